@@ -1,0 +1,63 @@
+# Each target does its own set-up in .venv; PYTHON names the interpreter that makes it (3.11 or newer).
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+# `make review`
+REPO ?= .
+RANGE ?=
+OUT ?= demo-out
+PROVIDER_URL ?=
+MODEL ?=
+WIRE ?= responses
+export PROVIDER_KEY
+
+.PHONY: demo review test test-slow check format constraints clean bench
+
+demo: $(READY)
+	@$(BIN)/python -m driver.stub.demo --out $(OUT)
+
+review: $(READY)
+	@$(BIN)/python -m driver.stub.demo --out $(OUT) --repository '$(REPO)' --range '$(RANGE)' \
+		$(if $(PROVIDER_URL),--provider-url '$(PROVIDER_URL)' --model '$(MODEL)' --wire '$(WIRE)')
+
+test: $(READY)
+	$(BIN)/pytest
+
+test-slow: $(READY)
+	$(BIN)/pytest -m slow
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)
+	$(BIN)/python -m bench.start
+
+$(READY): constraints-dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Python 3.11 or newer is needed: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+		|| { echo "$(PYTHON) cannot make a virtual environment: install its venv package (Debian: python3-venv)" >&2; exit 1; }
+	@echo "setting up $(VENV) ..."
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r constraints-dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m compileall -q driver kinds
+	@touch $@
+
+# Needs uv; run it to take newer versions.
+constraints:
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--no-emit-find-links --no-annotate --no-header pyproject.toml -o constraints.txt
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--no-emit-find-links --no-annotate --no-header --extra dev pyproject.toml -o constraints-dev.txt
+
+clean:
+	rm -rf $(VENV) $(OUT) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""The workspace on disk: where things are, how an archive comes in, and how a result goes out."""
