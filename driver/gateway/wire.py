@@ -24,6 +24,7 @@ class Message(BaseModel):
         alias_generator=to_camel,
         validate_by_name=True,
         serialize_by_alias=True,
+        strict=True,
         frozen=True,
         defer_build=True,
     )

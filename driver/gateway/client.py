@@ -1,0 +1,173 @@
+"""One method for each call of docs/protocol.md; each is one try.
+
+Renewals have connections of their own, so that no upload or slow call can delay one.
+"""
+
+import base64
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import BinaryIO, Final
+
+import anyio
+
+from driver.clock import Clock
+from driver.errors import ClaimLost, GatewayUnavailable
+from driver.gateway.archive import ArchiveStream, open_archive
+from driver.gateway.retry import retry_after
+from driver.gateway.transport import ANSWER_SECONDS, USER_AGENT, Answer, Transport
+from driver.gateway.wire import Claim, Context, End, EndResult, Lease, NextRequest, Run, Runtime
+
+_UPLOAD_SLICE: Final = 256 * 1024
+_FIRST_CALL_SECONDS: Final = 120.0
+_UPLOAD_SECONDS: Final = 120.0
+
+
+@dataclass(frozen=True)
+class NoWork:
+    """There is no run to lease now; `retry_after` in seconds when the gateway told one."""
+
+    retry_after: float | None
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """A claim, and the moment of the driver's clock at which its pull was sent."""
+
+    claim: Claim
+    sent_at: float
+
+
+class GatewayClient:
+    """The gateway. An async context manager: its connections are closed with it.
+
+    `on_answer` is called for each answer that came, whatever it says.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        clock: Clock,
+        verify: ssl.SSLContext | bool,
+        on_answer: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._clock = clock
+        self._transport = Transport(url, token, verify=verify, on_answer=on_answer)
+
+    async def __aenter__(self) -> "GatewayClient":
+        await self._transport.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._transport.__aexit__(*exc_info)
+
+    async def next(self, kinds: list[str], *, wait: float = 0.0) -> Pulled | NoWork:
+        """`POST next`. With `wait` (seconds) the gateway may hold the call until there is a run."""
+        client = self._transport.control
+        request = client.build_request(
+            "POST",
+            "next",
+            headers={"prefer": f"wait={wait:.0f}"} if wait >= 1 else None,
+            json=NextRequest(kinds=kinds, driver=USER_AGENT).model_dump(),
+        )
+        sent_at = self._clock.now()
+        answer = await self._transport.answer(client, request, "next", seconds=ANSWER_SECONDS + wait)
+        if answer.status == 204:
+            return NoWork(retry_after(answer.headers))
+        return Pulled(answer.parse(Claim, "next"), sent_at)
+
+    def for_run(self, run: Run, guard: Callable[[], None]) -> "RunCalls":
+        """The calls about one claimed run. `guard` is called right before anything is written."""
+        return RunCalls(self._transport, run, guard)
+
+
+class RunCalls:
+    """The calls about one run, under its claim."""
+
+    def __init__(self, transport: Transport, run: Run, guard: Callable[[], None]) -> None:
+        self._transport = transport
+        self._guard = guard
+        self._path = f"runs/{run.id}/"
+        self._headers = claim_headers(run)
+
+    async def renew(self, *, seconds: float) -> Lease:
+        """`POST renew`; the whole try takes at most `seconds`."""
+        client = self._transport.renewals
+        request = client.build_request("POST", self._path + "renew", headers=self._headers, json={})
+        return (await self._transport.answer(client, request, "renew", seconds=seconds)).parse(Lease, "renew")
+
+    async def context(self) -> Context:
+        """`GET context`. It can be the first call about the run, in which the gateway prepares the attempt."""
+        return (await self._get("context")).parse(Context, "context")
+
+    async def runtime(self) -> Runtime:
+        """`GET runtime`."""
+        return (await self._get("runtime")).parse(Runtime, "runtime")
+
+    @asynccontextmanager
+    async def workspace(self, offset: int, etag: str | None) -> AsyncIterator[ArchiveStream]:
+        """`GET runtime/workspace`, from `offset` while the archive is still the one with `etag`."""
+        headers = dict(self._headers)
+        if offset and etag:
+            headers |= {"range": f"bytes={offset}-", "if-range": etag}
+        request = self._transport.transfers.build_request("GET", self._path + "runtime/workspace", headers=headers)
+        async with self._transport.stream(request, "workspace") as response:
+            yield open_archive(response, asked_offset=offset)
+
+    async def result(self, content: BinaryIO, size: int, digest: str, exit: int) -> None:
+        """`POST runtime/result`: returns once the gateway confirmed `digest` (`sha-256=:...:`).
+
+        Raises ClaimLost for a 409 that does not confirm it, GatewayUnavailable for any other answer that
+        does not. `content` is read from its start in each try.
+        """
+        self._guard()
+        headers = {
+            **self._headers,
+            "content-type": "application/x-tar",
+            "content-length": str(size),
+            "content-digest": digest,
+            "x-agent-exit": str(exit),
+        }
+        client = self._transport.transfers
+        body = _slices(content, self._guard)
+        request = client.build_request("POST", self._path + "runtime/result", headers=headers, content=body)
+        answer = await self._transport.answer(client, request, "result", seconds=_UPLOAD_SECONDS, also=(409,))
+        if confirms(answer.headers.get("etag"), digest):
+            return
+        if answer.status == 409:
+            raise ClaimLost("result: 409 without the digest that was sent")
+        raise GatewayUnavailable("result: the answer does not confirm the digest that was sent")
+
+    async def end(self, end: End) -> EndResult:
+        """`POST end`. A repeat reads ALREADY_ENDED, which is a success."""
+        self._guard()
+        client = self._transport.control
+        request = client.build_request("POST", self._path + "end", headers=self._headers, json=end.model_dump())
+        return (await self._transport.answer(client, request, "end")).parse(EndResult, "end")
+
+    async def _get(self, call: str) -> Answer:
+        client = self._transport.control
+        request = client.build_request("GET", self._path + call, headers=self._headers)
+        return await self._transport.answer(client, request, call, seconds=_FIRST_CALL_SECONDS)
+
+
+def claim_headers(run: Run) -> dict[str, str]:
+    """The headers that name the claim in each call about a run."""
+    return {"x-agent-run": run.id, "x-agent-epoch": str(run.epoch)}
+
+
+def confirms(etag: str | None, digest: str) -> bool:
+    """Whether a strong ETag is the digest `sha-256=:base64:` that was sent, in this form or in hex."""
+    encoded = digest.removeprefix("sha-256=:").removesuffix(":")
+    return etag in (f'"{digest}"', f'"{base64.b64decode(encoded).hex()}"')
+
+
+async def _slices(content: BinaryIO, guard: Callable[[], None]) -> AsyncIterator[bytes]:
+    """A fresh body from the start of `content`; a claim that falls into doubt stops it in mid-upload."""
+    content.seek(0)
+    while data := await anyio.to_thread.run_sync(content.read, _UPLOAD_SLICE):
+        guard()
+        yield data
