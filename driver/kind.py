@@ -16,8 +16,8 @@ from typing import Any, Literal, Protocol
 from driver.errors import DriverError
 from driver.exits import ProgramExit
 from driver.gateway.wire import Context, Run
+from driver.layout import Layout
 from driver.log import Log
-from driver.workspace.layout import Layout
 
 ENTRY_POINT_GROUP = "driver.kinds"
 
@@ -75,12 +75,14 @@ class Programs(Protocol):
         stdout: Path | None = None,
         timeout: float | None = None,
         door: bool = False,
+        step: str | None = None,
     ) -> ProgramEnd:
         """Run a program to its end; when this returns or raises, nothing of it is alive.
 
         `environment` is added to the allow-list. `stdout` names a new file for its output, which else
         becomes log lines. `timeout` (seconds) ends it with exit 124 and the reason `timeout`. With `door`
-        it gets the model's address and key. Raises ProgramError when it cannot be started.
+        it gets the model's address and key. `step` names a short helper: the log calls it so, at debug level.
+        Raises ProgramError when it cannot be started.
         """
         ...
 
