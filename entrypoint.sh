@@ -1,0 +1,26 @@
+#!/bin/sh
+# Starts the driver with the token on a descriptor: in the environment, /proc/PID/environ would show it.
+set +x # a trace would print the token
+
+# As PID 1 this shell would ignore SIGTERM. Nothing was pulled yet, so there is nothing to tidy up.
+trap 'exit 0' TERM INT
+
+unset token # a variable of this name that came with the environment would be exported
+if [ -n "${HEPHAESTUS_SANDBOX_TOKEN:-}" ] && [ -z "${HEPHAESTUS_SANDBOX_TOKEN_FILE:-}" ]; then
+    token=$HEPHAESTUS_SANDBOX_TOKEN
+    unset HEPHAESTUS_SANDBOX_TOKEN
+    export HEPHAESTUS_SANDBOX_TOKEN_FILE=/dev/fd/3
+fi
+
+set -- "${DRIVER_PYTHON:-python3}" -I -m driver "$@"
+unset DRIVER_PYTHON
+# PID 1 loses a signal that it has no handler for, unless it is blocked; the driver unblocks it when it has one.
+if env --block-signal=TERM true 2>/dev/null; then
+    set -- env --block-signal=TERM --block-signal=INT "$@"
+fi
+
+# Without a token, or with two, the driver reports that together with every other wrong setting.
+[ -n "${token:-}" ] || exec "$@"
+exec "$@" 3<<TOKEN
+$token
+TOKEN
