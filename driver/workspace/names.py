@@ -1,0 +1,89 @@
+"""The rules for names in archives, and the tree of names that an archive has used so far."""
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+Parts = tuple[bytes, ...]
+"""A path below the workspace as its parts; none of them is empty, `.` or `..`."""
+
+PART_BYTES: Final = 255
+NAME_BYTES: Final = 4096
+
+_SHOWN_BYTES: Final = 200
+# The C1 controls U+0080..U+009F are C2 80..C2 9F in UTF-8 (RFC 3629), and C2 is never a continuation byte.
+_CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f]|\xc2[\x80-\x9f]")
+
+
+def printable(name: bytes) -> str:
+    """A name for messages and logs: quoted, escaped and bounded."""
+    text = repr(name[:_SHOWN_BYTES].decode("utf-8", "backslashreplace"))
+    return text if len(name) <= _SHOWN_BYTES else f"{text}... ({len(name)} bytes)"
+
+
+def split_name(name: bytes) -> Parts:
+    """The parts of a name in an archive; `.` and empty parts are dropped. Raises ValueError with the rule."""
+    if not name:
+        raise ValueError("an entry must have a name")
+    if name.startswith(b"/"):
+        raise ValueError("absolute paths are refused")
+    if _CONTROL.search(name):
+        raise ValueError("NUL and control characters are refused in names")
+    parts = tuple([part for part in name.split(b"/") if part and part != b"."])
+    if b".." in parts:
+        raise ValueError("`..` is refused in names")
+    length = sum(map(len, parts)) + len(parts) - 1
+    if length > NAME_BYTES:
+        raise ValueError(f"a name has at most {NAME_BYTES:,} bytes, this one has {length:,}")
+    longest = max(map(len, parts), default=0)
+    if longest > PART_BYTES:
+        raise ValueError(f"a part of a name has at most {PART_BYTES} bytes, this one has {longest:,}")
+    return parts
+
+
+_Directory = dict[bytes, "_Directory | None"]
+# A file is None. A directory that an entry named (and not only an entry below it) holds this key, which
+# cannot be the name of anything.
+_NAMED: Final = b"/"
+
+
+class Tree:
+    """Every path that an archive has used. It grows with the names, not with their depth.
+
+    `grow` is called for each directory that has to be made, before what is in it.
+    """
+
+    def __init__(self, grow: Callable[[Parts], None]) -> None:
+        self._root: _Directory = {}
+        self._grow = grow
+        self._last: tuple[Parts, _Directory] = ((), self._root)
+
+    def add_directory(self, parts: Parts) -> None:
+        """Use a path for a directory. Raises ValueError with the rule that it breaks."""
+        directory = self._directory(parts)
+        if _NAMED in directory:
+            raise ValueError("the same path comes twice")
+        directory[_NAMED] = None
+
+    def add_file(self, parts: Parts) -> None:
+        """Use a path for a file. Raises ValueError with the rule that it breaks."""
+        directory = self._directory(parts[:-1])
+        if parts[-1] in directory:
+            is_file = directory[parts[-1]] is None
+            raise ValueError("the same path comes twice" if is_file else "a file cannot take a directory's place")
+        directory[parts[-1]] = None
+
+    def _directory(self, parts: Parts) -> _Directory:
+        if self._last[0] == parts:
+            return self._last[1]
+        directory = self._root
+        for depth, part in enumerate(parts, 1):
+            if part not in directory:
+                self._grow(parts[:depth])
+                directory[part] = {}
+            below = directory[part]
+            if below is None:
+                raise ValueError(f"{printable(b'/'.join(parts[:depth]))} is a file already, and no directory")
+            directory = below
+        self._last = (parts, directory)
+        return directory

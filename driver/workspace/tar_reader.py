@@ -1,0 +1,191 @@
+"""A strict reader of incoming tar archives that does no I/O (docs/kinds.md, "Archives coming in").
+
+Bytes are pushed in, events come out; every rule is checked before the event that it is about. Only regular
+files and directories exist for whoever reads the events.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from driver.errors import ArchiveRefused
+from driver.workspace import tar_extended
+from driver.workspace.names import Parts, Tree, printable, split_name
+from driver.workspace.tar_fields import BLOCK_BYTES, ZERO_BLOCK, Header, parse_header, raw_name
+
+ENTRIES: Final = 200_000
+UNNAMED_DIRECTORIES: Final = 200_000
+
+
+@dataclass(frozen=True)
+class TarLimits:
+    """The bounds of one archive: its bytes in all, its entries, and directories that have no entry themselves."""
+
+    bytes: int
+    entries: int = ENTRIES
+    unnamed_directories: int = UNNAMED_DIRECTORIES
+
+
+class Directory(NamedTuple):
+    """A directory to make. It comes once, before anything in it, also where no entry names it."""
+
+    parts: Parts
+
+
+class FileStart(NamedTuple):
+    """A file to make; `size` bytes of FileData follow, then FileEnd."""
+
+    parts: Parts
+    size: int
+    executable: bool
+
+
+class FileData(NamedTuple):
+    """Some bytes of the file, valid until the next event is asked for."""
+
+    data: memoryview
+
+
+class FileEnd(NamedTuple):
+    """The file is complete."""
+
+
+Event = Directory | FileStart | FileData | FileEnd
+
+_REGULAR: Final = (b"0", b"\0")
+_DIRECTORY: Final = b"5"
+_REFUSED_KINDS: Final = {
+    b"1": "hard links",
+    b"2": "symbolic links",
+    b"3": "character devices",
+    b"4": "block devices",
+    b"6": "fifos",
+    b"K": "long names of links",
+    b"S": "sparse files",
+}
+
+
+class TarReader:
+    """Reads one archive. After it raised, it is of no use any more."""
+
+    def __init__(self, limits: TarLimits) -> None:
+        self._limits = limits
+        self._tree = Tree(self._grow)
+        self._grown: list[Parts] = []
+        self._extended = tar_extended.Extended()
+        self._name = b""
+        self._fed = 0
+        self._entries = 0
+        self._unnamed = 0
+        self._block = bytearray()
+        self._end_marks = 0
+        self._data_left = 0
+        self._padding_left = 0
+
+    def feed(self, chunk: bytes | memoryview) -> Iterator[Event]:
+        """The events in the next bytes of the archive; take all of them before feeding again.
+
+        Raises ArchiveRefused, which names the entry and the rule.
+        """
+        self._fed += len(chunk)
+        if self._fed > self._limits.bytes:
+            raise ArchiveRefused(f"the archive has more than the advertised {self._limits.bytes:,} bytes")
+        view = memoryview(chunk)
+        while view:
+            if self._data_left:
+                piece, view = view[: self._data_left], view[self._data_left :]
+                self._data_left -= len(piece)
+                yield FileData(piece)
+                if not self._data_left:
+                    yield FileEnd()
+            elif self._padding_left:
+                skipped = min(self._padding_left, len(view))
+                self._padding_left -= skipped
+                view = view[skipped:]
+            elif self._extended.left:
+                with self._refusing():
+                    view = self._extended.take(view)
+            else:
+                missing = BLOCK_BYTES - len(self._block)
+                self._block += view[:missing]
+                view = view[missing:]
+                if len(self._block) == BLOCK_BYTES:
+                    yield from self._take_block(len(view))
+
+    def close(self) -> None:
+        """Say that the archive has ended. Raises ArchiveRefused when it is not complete."""
+        with self._refusing():
+            if left := self._data_left or self._extended.left:
+                raise ValueError(f"the archive ends {left:,} bytes before this entry does")
+            if self._block or self._padding_left:
+                raise ValueError("the archive ends inside the block after this entry")
+            if self._end_marks < 2:
+                raise ValueError("the archive ends after this entry, without its two end marks")
+
+    def _take_block(self, unread: int) -> Iterator[Event]:
+        block = bytes(self._block)
+        self._block.clear()
+        if block == ZERO_BLOCK:
+            self._end_mark()
+            return
+        self._name = raw_name(block)
+        with self._refusing():
+            if self._end_marks:
+                raise ValueError("there is data after an end mark")
+            header = parse_header(block)
+            if header.kind in tar_extended.KINDS:
+                self._extended.begin(header)
+                return
+            start = self._entry(header, self._limits.bytes - self._fed + unread)
+        grown, self._grown = self._grown, []
+        for parts in grown:
+            yield Directory(parts)
+        if start is not None:
+            yield start
+            self._data_left, self._padding_left = start.size, -start.size % BLOCK_BYTES
+            if not start.size:
+                yield FileEnd()
+
+    def _end_mark(self) -> None:
+        self._end_marks += 1
+        if self._extended.pending:
+            with self._refusing():
+                raise ValueError("an extended header is followed by no entry")
+
+    def _entry(self, header: Header, bytes_left: int) -> FileStart | None:
+        """Check an entry against every rule; None stands for a directory."""
+        self._name, size = self._extended.apply(header)
+        self._entries += 1
+        if self._entries > self._limits.entries:
+            raise ValueError(f"an archive has at most {self._limits.entries:,} entries")
+        if header.kind not in (*_REGULAR, _DIRECTORY):
+            what = _REFUSED_KINDS.get(header.kind, f"entries of type {printable(header.kind)}")
+            raise ValueError(f"{what} are refused")
+        if size > bytes_left:
+            raise ValueError(f"its size is {size:,} bytes, and only {bytes_left:,} are left of the advertised ones")
+        parts = split_name(self._name)
+        if header.kind == _DIRECTORY:
+            if size:
+                raise ValueError(f"a directory has no data, this one says {size:,} bytes")
+            self._tree.add_directory(parts)
+            self._unnamed -= 1 if parts else 0
+        else:
+            if not parts or self._name.endswith(b"/"):
+                raise ValueError("a file cannot have the name of a directory")
+            self._tree.add_file(parts)
+        if self._unnamed > self._limits.unnamed_directories:
+            most = self._limits.unnamed_directories
+            raise ValueError(f"at most {most:,} directories may have no entry of their own")
+        return None if header.kind == _DIRECTORY else FileStart(parts, size, header.executable)
+
+    def _grow(self, parts: Parts) -> None:
+        self._unnamed += 1
+        self._grown.append(parts)
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        try:
+            yield
+        except ValueError as error:
+            raise ArchiveRefused(f"entry {printable(self._name)}: {error}") from None

@@ -1,0 +1,141 @@
+"""Preparing a run's workspace from beginning to end, and leaving it empty when that fails."""
+
+import json
+import os
+import random
+from collections.abc import Awaitable, Callable
+
+import anyio
+import pytest
+
+from driver.errors import ArchiveRefused, ClaimLost, WorkspaceError
+from driver.gateway.wire import Runtime
+from driver.kind import Workspace
+from driver.layout import Layout
+from driver.log import Log, render_json
+from driver.workspace.prepare import RunWorkspace
+from tests.driver.workspace.archives import END, block, file, tree, with_writable
+from tests.driver.workspace.source import Answer, HandClock, Source
+from tests.driver.workspace.test_fetch import ARCHIVE, CONTENT, field
+
+pytestmark = pytest.mark.anyio
+
+
+class Case:
+    """A workspace with everything around it."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        answer: Answer,
+        *,
+        runtime: Callable[[], Awaitable[Runtime]] | None = None,
+        clean_seconds: float = 20.0,
+    ) -> None:
+        self.lines: list[str] = []
+        self.source = Source([answer])
+        self._digest = field(answer.data)
+        clock = HandClock()
+        self.workspace: Workspace = RunWorkspace(
+            layout,
+            runtime=runtime or self._runtime,
+            open_archive=self.source,
+            log=Log(self.lines.append, render=render_json, wall=clock.wall),
+            clock=clock,
+            rng=random.Random(1),
+            clean_seconds=clean_seconds,
+        )
+
+    async def _runtime(self) -> Runtime:
+        return Runtime(
+            contract=1, workspace_bytes=100_000, workspace_digest=self._digest, result_bytes=1, upload_seconds=1
+        )
+
+    def events(self) -> list[str]:
+        return [json.loads(line)["event"] for line in self.lines]
+
+
+async def test_replaces_what_was_there(layout: Layout) -> None:
+    """What a run before left is gone, what the archive holds is there."""
+    (layout.root / "out").mkdir()
+    (layout.root / "out" / "result.json").write_text("of another run")
+    case = Case(layout, Answer(ARCHIVE))
+    await case.workspace.prepare()
+    assert case.workspace.layout is layout
+    assert tree(layout.root) == with_writable(CONTENT)
+    assert case.events() == ["workspace.emptied", "workspace.unpacked"]
+    await Case(layout, Answer(ARCHIVE)).workspace.prepare()
+    assert tree(layout.root) == with_writable(CONTENT)
+
+
+async def test_a_refused_archive_leaves_it_empty(layout: Layout) -> None:
+    """Nothing of an archive stays whose last entry breaks a rule."""
+    case = Case(layout, Answer(file(b"a/b", b"x" * 3000) + block(b"evil", b"2", link=b"/etc") + END))
+    with pytest.raises(ArchiveRefused, match="'evil': symbolic links are refused"):
+        await case.workspace.prepare()
+    assert os.listdir(layout.root) == []
+
+
+async def test_a_lost_claim_leaves_it_empty(layout: Layout) -> None:
+    """An error of the gateway comes through, and what the run before left is gone all the same."""
+    (layout.root / "old").touch()
+
+    async def runtime() -> Runtime:
+        raise ClaimLost
+
+    with pytest.raises(ClaimLost):
+        await Case(layout, Answer(ARCHIVE), runtime=runtime).workspace.prepare()
+    assert os.listdir(layout.root) == []
+
+
+async def test_a_cancel_leaves_it_empty(layout: Layout) -> None:
+    """A cancel in mid-transfer stops the work first and empties the workspace then."""
+    case = Case(layout, Answer(ARCHIVE, stop=4000, hold=anyio.Event()))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(case.workspace.prepare)
+        while not case.source.open:  # noqa: ASYNC110 # worker threads come first
+            await anyio.sleep(0.001)
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    assert os.listdir(layout.root) == []
+    assert case.source.open == 0
+
+
+async def test_a_cancel_while_emptying_stops_soon(layout: Layout) -> None:
+    """Emptying looks for a cancel at each directory, and the clean-up finishes what it left."""
+    for number in range(3000):
+        (layout.root / f"d{number}").mkdir()
+    case = Case(layout, Answer(ARCHIVE))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(case.workspace.prepare)
+        while len(os.listdir(layout.root)) == 3000:  # noqa: ASYNC110 # a worker thread removes them
+            await anyio.sleep(0.001)
+        tasks.cancel_scope.cancel()
+    assert os.listdir(layout.root) == []
+    assert case.events() == []
+
+
+async def test_a_clean_up_that_takes_too_long(layout: Layout) -> None:
+    """The clean-up is bounded: what it could not do in time is told, and the first error comes through."""
+
+    async def runtime() -> Runtime:
+        (layout.root / "left").mkdir()
+        raise ClaimLost
+
+    case = Case(layout, Answer(ARCHIVE), runtime=runtime, clean_seconds=0.0)
+    with pytest.raises(ClaimLost):
+        await case.workspace.prepare()
+    assert case.events() == ["workspace.emptied", "workspace.not_emptied"]
+    assert os.listdir(layout.root) == ["left"]
+
+
+async def test_a_workspace_that_cannot_be_emptied(layout: Layout) -> None:
+    """Nothing is asked for when the old content cannot be removed, and both attempts are told."""
+    root = layout.root
+    root.rmdir()
+    root.symlink_to("/nowhere")
+    case = Case(layout, Answer(ARCHIVE))
+    with pytest.raises(WorkspaceError, match="cannot be emptied"):
+        await case.workspace.prepare()
+    assert case.source.asked == []
+    assert case.events() == ["workspace.not_emptied"]
