@@ -1,0 +1,232 @@
+"""One child process in a session and process group of its own.
+
+Its end is seen through a pidfd (pidfd_open(2)), and its status is taken here only: no SIGCHLD handler and no
+child watcher of the event loop is involved. The ended leader is kept as a zombie until its group was killed,
+since as long as it is there, neither its pid nor its group's number can go to anybody else.
+"""
+
+import errno
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from enum import Enum, auto
+from pathlib import Path
+from typing import Final
+
+import anyio
+from anyio.to_thread import run_sync
+
+from driver.errors import ProgramError
+from driver.exits import from_wait_status
+from driver.process.children import Children
+from driver.process.tree import group_members
+
+KILL_SECONDS: Final = 5.0
+"""How long a killed process may take to end: longer means that it hangs inside the kernel."""
+
+
+class _State(Enum):
+    RUNNING = auto()
+    ZOMBIE = auto()
+    REAPED = auto()
+    TAKEN = auto()
+
+
+class Child:
+    """A running program. Make one with `spawn`; then `stop` or `finish` has to be called, once, on every path.
+
+    `stdout` (None where it goes to a file) and `stderr` are the non-blocking reading ends of its pipes;
+    who reads them closes them.
+    """
+
+    def __init__(
+        self, popen: "subprocess.Popen[bytes]", pidfd: int, children: Children, stdout: int | None, stderr: int
+    ) -> None:
+        self._popen = popen
+        self._pidfd = pidfd
+        self._children = children
+        self.pid = popen.pid
+        self.stdout = stdout
+        self.stderr = stderr
+
+    @classmethod
+    def spawn(
+        cls,
+        argv: Sequence[str],
+        *,
+        cwd: Path,
+        environment: Mapping[str, str],
+        children: Children,
+        stdout: int | None = None,
+    ) -> "Child":
+        """Start `argv` with exactly this environment and an empty stdin. Raises ProgramError.
+
+        `stdout` is a descriptor for its output, which stays the caller's. This blocks for the time of an
+        exec, about a millisecond, and is not done in a thread: the kernel takes the thread that made a
+        child for its parent where that matters (prctl(2) PR_SET_PDEATHSIG).
+        """
+        if not argv:
+            raise ProgramError("a program cannot be started: its command is empty")
+        with ExitStack() as on_failure, ExitStack() as writing_ends:
+            try:
+                out_reader, out = (None, stdout) if stdout is not None else _pipe(on_failure, writing_ends)
+                err_reader, err = _pipe(on_failure, writing_ends)
+                popen = _start(argv, cwd=cwd, environment=environment, children=children, stdout=out, stderr=err)
+                pidfd = _open_pidfd(popen, children)
+            except (OSError, ValueError) as error:
+                raise ProgramError(_why_not_started(argv[0], cwd, error)) from error
+            on_failure.pop_all()
+        return cls(popen, pidfd, children, out_reader, err_reader)
+
+    def exited(self) -> bool:
+        """Whether the leader has ended by now."""
+        return self._state() is not _State.RUNNING
+
+    async def wait_exited(self) -> None:
+        """Return once the leader has ended. It is not reaped by this; one task at a time may wait."""
+        if not self.exited():
+            await anyio.wait_readable(self._pidfd)
+
+    def signal_group(self, sig: signal.Signals) -> None:
+        """Send a signal to the whole group. After the reap this does nothing."""
+        if self._state() in (_State.RUNNING, _State.ZOMBIE):
+            # No member that may be signalled: whoever checks for survivors reports those of another user.
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, sig)
+
+    async def stop(self, grace: float) -> int:
+        """End the group: SIGTERM, at most `grace` seconds, then SIGKILL; without a grace SIGKILL at once.
+
+        Returns the exit code. The grace is the whole group's: where the leader is a shell that dies at once, the
+        program that it started can still put its files in order. Cannot be cancelled. Raises ProgramError as
+        `finish` does.
+        """
+        if grace <= 0:
+            return await self.finish()
+        with anyio.CancelScope(shield=True):
+            self.signal_group(signal.SIGTERM)
+            self.signal_group(signal.SIGCONT)  # a stopped process could not act on the SIGTERM
+            with anyio.move_on_after(grace):
+                await self.wait_exited()
+                await self._wait_group()
+        return await self.finish()
+
+    async def finish(self) -> int:
+        """Kill what is left of the group, reap the leader and return its exit code. Cannot be cancelled.
+
+        Raises ProgramError if the leader is not gone five seconds after SIGKILL, or if its status was lost.
+        """
+        self.signal_group(signal.SIGKILL)
+        with anyio.move_on_after(KILL_SECONDS, shield=True):
+            await self.wait_exited()
+        if not self.exited():
+            raise ProgramError(f"process {self.pid} is still there {KILL_SECONDS:g} s after SIGKILL")
+        # Again: another process of the session may have joined the group since (setpgid(2)).
+        self.signal_group(signal.SIGKILL)
+        return self._reap()
+
+    def _state(self) -> "_State":
+        if self._popen.returncode is not None:
+            return _State.REAPED
+        try:
+            ended = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return _State.TAKEN
+        return _State.RUNNING if ended is None else _State.ZOMBIE
+
+    def _reap(self) -> int:
+        state = self._state()
+        if state is not _State.REAPED:
+            self._children.reaped(self.pid, self._popen.wait)
+            os.close(self._pidfd)
+        if state is _State.TAKEN:
+            # subprocess reports 0 then, which would pass for a success.
+            raise ProgramError(f"the exit status of process {self.pid} was taken by somebody else")
+        return from_wait_status(self._popen.returncode)
+
+    async def _wait_group(self) -> None:
+        while members := await run_sync(
+            group_members, self.pid, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
+        ):
+            for pid in members:
+                await _wait_end(pid)
+
+
+async def _wait_end(pid: int) -> None:
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        await anyio.wait_readable(pidfd)
+    finally:
+        os.close(pidfd)
+
+
+def _pipe(on_failure: ExitStack, writing_ends: ExitStack) -> tuple[int, int]:
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    on_failure.callback(os.close, reader)
+    writing_ends.callback(os.close, writer)
+    os.set_blocking(reader, False)
+    return reader, writer
+
+
+def _start(
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    environment: Mapping[str, str],
+    children: Children,
+    stdout: int | None,
+    stderr: int,
+) -> "subprocess.Popen[bytes]":
+    popen: subprocess.Popen[bytes] | None = None
+
+    def start() -> int:
+        nonlocal popen
+        popen = subprocess.Popen(
+            list(argv),
+            cwd=cwd,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            close_fds=True,
+            start_new_session=True,
+        )
+        return popen.pid
+
+    children.started(start)
+    assert popen is not None
+    return popen
+
+
+def _open_pidfd(popen: "subprocess.Popen[bytes]", children: Children) -> int:
+    try:
+        return os.pidfd_open(popen.pid)
+    except OSError:
+        os.killpg(popen.pid, signal.SIGKILL)
+        children.reaped(popen.pid, popen.wait)
+        raise
+
+
+_REASONS: Final = {
+    errno.ENOENT: "it, or the interpreter that it names, was not found",
+    errno.EACCES: "it is not executable, or a directory above it may not be searched",
+    errno.ENOEXEC: "it is neither a binary for this machine nor a script that names its interpreter",
+    errno.E2BIG: "its arguments and environment are longer than execve(2) allows; hand them over in a file",
+    errno.EAGAIN: "the limit on processes is reached",
+    errno.ENOMEM: "there is no memory for another process",
+    errno.EMFILE: "the driver's limit on open files is reached",
+}
+
+
+def _why_not_started(name: str, cwd: Path, error: Exception) -> str:
+    start = f"program {name!r} cannot be started"
+    if not isinstance(error, OSError):
+        return f"{start}: {error}"
+    if not (cwd.is_dir() and os.access(cwd, os.X_OK)):
+        return f"{start}: its directory {cwd} cannot be entered"
+    return f"{start}: {_REASONS.get(error.errno or 0, error.strerror)}"

@@ -1,0 +1,200 @@
+"""Runs the programs of one run, and leaves nothing of them behind."""
+
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import anyio
+
+from driver.clock import Clock
+from driver.errors import ProgramError
+from driver.exits import ProgramExit
+from driver.kind import ProgramEnd
+from driver.log import Log
+from driver.process.child import Child
+from driver.process.children import Children
+from driver.process.environment import DoorAddress, ProgramFacts, program_environment
+from driver.process.limits import LimitWatch, ProgramLimits
+from driver.process.newfile import create_below
+from driver.process.orphans import reap_forever, sweep
+from driver.process.output import OutputBudget
+from driver.process.reader import PipeReader
+
+TIMEOUT: Final = "timeout"
+STOPPED: Final = "stopped"
+
+
+@dataclass
+class _Ending:
+    """What is known of a program's end. `reason` is None while, or if, it ended by itself."""
+
+    reason: str | None = None
+    exit: int | None = None
+    fault: ProgramError | None = None
+
+    def code(self) -> int | None:
+        """The exit code that the run is told."""
+        if self.exit is None or self.reason in (None, STOPPED):
+            return self.exit
+        return int(ProgramExit.STOPPED_AT_DEADLINE if self.reason == TIMEOUT else ProgramExit.KILLED)
+
+
+class ProgramRunner:
+    """The child programs of one run (driver.kind.Programs).
+
+    `grace` tells how many seconds a program has between SIGTERM and SIGKILL, and is asked when it is
+    stopped. `door` tells where the run's model door listens, or None while it is closed. `children` is the
+    one registry of this process, which has to be a subreaper (`orphans.become_subreaper`) or PID 1.
+    """
+
+    def __init__(
+        self,
+        facts: ProgramFacts,
+        *,
+        limits: ProgramLimits,
+        children: Children,
+        door: Callable[[], DoorAddress | None],
+        grace: Callable[[], float],
+        clock: Clock,
+        log: Log,
+    ) -> None:
+        self._facts = facts
+        self._limits = limits
+        self._children = children
+        self._door = door
+        self._grace = grace
+        self._clock = clock
+        self._log = log
+        self._budget = OutputBudget()
+        self._running: set[Child] = set()
+
+    def kill(self) -> None:
+        """End the programs that run, or what is left of their grace, now. `run` then returns or raises as ever."""
+        for child in self._running:
+            child.signal_group(signal.SIGKILL)
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: Path,
+        environment: Mapping[str, str] | None = None,
+        stdout: Path | None = None,
+        timeout: float | None = None,
+        door: bool = False,
+        step: str | None = None,
+    ) -> ProgramEnd:
+        """Run a program to its end; see driver.kind.Programs.
+
+        A program that passes a limit is killed: exit 137, and the reason `memory`, `processes` or `disk`. A
+        cancel stops it with the grace. Raises ProgramError if it cannot be started, if the door is asked for
+        and closed, if a secret is among `argv` or `environment`, or if something of it cannot be killed.
+        """
+        exact = self._environment(argv, environment or {}, door=door)
+        with ExitStack() as files:
+            output = None
+            if stdout is not None:
+                output = create_below(self._facts.layout.root, stdout)
+                files.callback(os.close, output)
+            child = Child.spawn(argv, cwd=cwd, environment=exact, children=self._children, stdout=output)
+        self._running.add(child)
+        try:
+            log = self._log.info if step is None else self._log.debug
+            return await self._supervise(child, partial(log, program=step or os.path.basename(argv[0])), timeout)
+        finally:
+            self._running.discard(child)
+
+    def _environment(self, argv: Sequence[str], added: Mapping[str, str], *, door: bool) -> dict[str, str]:
+        for text in (*argv, *added, *added.values()):
+            if self._log.secrets.mask(text) != text:
+                raise ProgramError("a secret may not be handed to a program by its arguments or environment")
+        address = self._door() if door else None
+        if door and address is None:
+            raise ProgramError("a program that needs the model door was started while the door is closed")
+        return {**program_environment(self._facts, address), **added}
+
+    async def _supervise(self, child: Child, tell: Callable[..., None], timeout: float | None) -> ProgramEnd:
+        started_at = self._clock.now()
+        ending = _Ending(reason=STOPPED)
+        try:
+            # Readers take no part in a cancel: they are told when the program has ended.
+            async with anyio.create_task_group() as reading:
+                readers = self._readers(child)
+                try:
+                    for reader in readers:
+                        reading.start_soon(reader.run)
+                    tell("program.started", pid=child.pid)
+                    ending.reason = await self._until_over(child, timeout)
+                finally:
+                    with anyio.CancelScope(shield=True):  # bounded: by the grace, the kill and the sweep
+                        await self._end(child, ending)
+                    for reader in readers:
+                        reader.finish()
+        finally:
+            self._tell_end(tell, ending, self._clock.now() - started_at)
+            if ending.fault is not None:
+                raise ending.fault
+        code = ending.code()
+        assert code is not None  # else there was a fault
+        return ProgramEnd(code, ending.reason)
+
+    def _readers(self, child: Child) -> list[PipeReader]:
+        readers = [PipeReader(child.stderr, "stderr", log=self._log, budget=self._budget)]
+        if child.stdout is not None:
+            readers.append(PipeReader(child.stdout, "stdout", log=self._log, budget=self._budget))
+        return readers
+
+    async def _until_over(self, child: Child, timeout: float | None) -> str | None:
+        """Return None when the program ended by itself, or why it has to be ended."""
+        reason: str | None = None
+        async with anyio.create_task_group() as watching:
+
+            def over(why: str) -> None:
+                nonlocal reason
+                reason = reason or why
+                watching.cancel_scope.cancel()
+
+            watching.start_soon(self._watch_limits, over)
+            watching.start_soon(reap_forever, self._children.waited, self._clock)
+            if timeout is not None:
+                watching.start_soon(self._watch_time, timeout, over)
+            await child.wait_exited()
+            watching.cancel_scope.cancel()
+        return None if child.exited() else reason
+
+    async def _watch_limits(self, over: Callable[[str], None]) -> None:
+        watch = LimitWatch(
+            self._limits,
+            self._facts.layout.writable,
+            kept=self._children.spared,
+            clock=self._clock,
+            log=self._log,
+        )
+        excess = await watch.until_over()
+        self._log.warning("program.over_limit", reason=excess.reason, limit=excess.limit, used=excess.used)
+        over(excess.reason)
+
+    async def _watch_time(self, timeout: float, over: Callable[[str], None]) -> None:
+        await self._clock.sleep(timeout)
+        over(TIMEOUT)
+
+    async def _end(self, child: Child, ending: _Ending) -> None:
+        """See that nothing of the program is left; a ProgramError goes to `ending`, past the task group."""
+        try:
+            with_grace = ending.reason in (STOPPED, TIMEOUT)
+            ending.exit = await (child.stop(self._grace()) if with_grace else child.finish())
+        except ProgramError as error:
+            ending.fault = error
+        try:
+            await sweep(self._children.waited)
+        except ProgramError as error:
+            ending.fault = ending.fault or error
+
+    def _tell_end(self, tell: Callable[..., None], ending: _Ending, seconds: float) -> None:
+        dropped = {"dropped_bytes": self._budget.dropped} if self._budget.dropped else {}
+        tell("program.ended", exit=ending.code(), reason=ending.reason, seconds=round(seconds, 3), **dropped)
