@@ -1,0 +1,57 @@
+"""The driver's start. Holds signals and hides the token before anything heavy is imported; see driver.start."""
+
+import os
+import sys
+from typing import Final
+
+from driver.handover import hold_stop_signals, take_token_out_of_environment
+
+_USAGE_ERROR: Final = 64
+_USAGE: Final = """\
+usage: agent-sandbox-driver [--version | --help]
+
+Runs the leased runs of one sandbox. It takes no arguments: its settings are environment variables, and
+HEPHAESTUS_GATEWAY_URL and HEPHAESTUS_SANDBOX_TOKEN (or HEPHAESTUS_SANDBOX_TOKEN_FILE) are required.
+docs/operations.md lists them all. `python -m driver.stub` is a gateway to try it with.
+"""
+
+
+def main() -> None:
+    """Console entry point; ends the process with a code of driver.exits.DriverExit, or 64 for wrong arguments."""
+    _answer_arguments(sys.argv[1:])
+    hold_stop_signals()
+    from driver.errors import SettingsError
+    from driver.exits import DriverExit
+
+    try:
+        take_token_out_of_environment()
+        from driver.start import run
+
+        code = run(os.environ)
+    except SettingsError as error:
+        from driver.start import tell_problems
+
+        tell_problems(error.problems, os.environ)
+        code = DriverExit.SETTINGS
+    # Not sys.exit: a worker thread that hangs in a file system must not keep a stopped driver alive.
+    os._exit(code)
+
+
+def _answer_arguments(arguments: list[str]) -> None:
+    """Answer a question and exit, or return when there is none."""
+    if not arguments:
+        return
+    if arguments == ["--version"]:
+        from driver import __version__
+
+        sys.stdout.write(f"agent-sandbox-driver {__version__}\n")
+    elif arguments in (["--help"], ["-h"]):
+        sys.stdout.write(_USAGE)
+    else:
+        sys.stderr.write(_USAGE)
+        sys.exit(_USAGE_ERROR)
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""The life of a driver: prove the isolation, pull a run, hold it to its end, pull the next."""
+
+import random
+from typing import Final
+
+import anyio
+
+from driver.errors import GatewayError, GatewayUnavailable, TokenRejected, Unisolated
+from driver.exits import DriverExit
+from driver.gateway.client import NoWork, Pulled
+from driver.gateway.retry import pause_after
+from driver.held import Claimed, Rooms
+from driver.holder import After, RunHolder
+from driver.isolation import IsolationGate
+from driver.stop import Stop
+
+FAULTS_IN_A_ROW: Final = 3
+# What a gateway may hold a pull for, so that a driver without work is quiet.
+HELD_PULL_SECONDS: Final = 20.0
+# A pull whose answer is on its way when the driver is stopped may carry a claim, which is then handed back.
+_PULL_STOP_SECONDS: Final = 0.5
+# How often a driver that is not isolated tries to get hold of the run it must refuse.
+_UNISOLATED_PULLS: Final = 3
+
+
+class IdlePause:
+    """Seconds between pulls while there is no work: from `least`, doubling up to `most`, with full jitter."""
+
+    def __init__(self, least: float, most: float, rng: random.Random) -> None:
+        self._least = least
+        self._most = most
+        self._rng = rng
+        self._bound = least
+
+    def reset(self) -> None:
+        self._bound = self._least
+
+    def next(self) -> float:
+        bound = self._bound
+        self._bound = min(self._bound * 2, self._most)
+        return self._rng.uniform(0.0, bound)
+
+
+class Loop:
+    """Pulls and holds one run at a time; used once."""
+
+    def __init__(self, rooms: Rooms, gate: IsolationGate, stop: Stop, kinds: list[str]) -> None:
+        self._rooms = rooms
+        self._gate = gate
+        self._stop = stop
+        self._kinds = kinds
+        self._log = rooms.log
+        self._pause = IdlePause(rooms.settings.poll_min, rooms.settings.poll_max, rooms.rng)
+        self._failed_pulls = 0
+        self._faults = 0
+
+    async def run(self) -> DriverExit:
+        """Until the driver is stopped, taken back, not isolated or broken: why, as an exit code."""
+        code = DriverExit.OK
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._pass_gate)
+            tasks.start_soon(self._cancel_at_end_of_grace, tasks.cancel_scope)
+            code = await self._pull_runs()
+            tasks.cancel_scope.cancel("the loop is over")
+        return code
+
+    async def _pass_gate(self) -> None:
+        try:
+            await self._gate.pass_gate()
+        except Unisolated as error:
+            self._log.error("sandbox.unisolated", error=str(error))
+
+    async def _cancel_at_end_of_grace(self, scope: anyio.CancelScope) -> None:
+        await self._stop.wait_end()
+        self._log.error("driver.grace_over")
+        scope.cancel("the grace is over")
+
+    async def _pull_runs(self) -> DriverExit:
+        while not self._stop.asked:
+            last_pull = self._gate.failed
+            code = await self._pull_one()
+            if code is not None:
+                return code
+            if last_pull and self._failed_pulls in (0, _UNISOLATED_PULLS):
+                return DriverExit.UNISOLATED
+            if self._faults >= FAULTS_IN_A_ROW:
+                self._log.error("driver.faults", faults=self._faults)
+                return DriverExit.INTERNAL
+        return DriverExit.OK
+
+    async def _pull_one(self) -> DriverExit | None:
+        """One pull and what comes of it: a run held to its end, or a pause. An exit code ends the loop."""
+        # Until the gate is decided the answer itself is needed soon: it is the gate's positive control.
+        wait = HELD_PULL_SECONDS if self._gate.passed else 0.0
+        pulled: Pulled | NoWork | None = None
+        try:
+            with self._stop.interrupts(after=_PULL_STOP_SECONDS):
+                pulled = await self._rooms.gateway.next(self._kinds, wait=wait)
+        except TokenRejected:
+            return self._taken_back()
+        except GatewayUnavailable as error:
+            self._failed_pulls += 1
+            pause = pause_after(error, self._failed_pulls, self._rooms.rng)
+            self._log.warning("pull.failed", error=str(error), failures=self._failed_pulls, again_in=round(pause, 3))
+            await self._sleep(pause)
+            return None
+        except GatewayError as error:
+            self._faults += 1
+            self._log.error("pull.refused", error=str(error), faults=self._faults)
+            await self._sleep(self._rooms.settings.poll_max)
+            return None
+        self._failed_pulls = 0
+        if isinstance(pulled, Pulled):
+            return await self._hold(pulled)
+        if pulled is not None:
+            idle = self._pause.next()
+            await self._sleep(idle if pulled.retry_after is None else pulled.retry_after)
+        return None
+
+    async def _sleep(self, seconds: float) -> None:
+        with self._stop.interrupts():
+            await self._rooms.clock.sleep(seconds)
+
+    async def _hold(self, pulled: Pulled) -> DriverExit | None:
+        self._pause.reset()
+        claimed = Claimed(self._rooms, pulled, self._stop)
+        claimed.log.info(
+            "run.pulled",
+            attempt=claimed.run.attempt,
+            lease_seconds=claimed.lease.seconds,
+            deadline_seconds=pulled.claim.deadline_seconds,
+        )
+        match await RunHolder(self._rooms, claimed, self._gate, self._stop).hold():
+            case After.TAKEN_BACK:
+                return self._taken_back()
+            case After.UNISOLATED:
+                return DriverExit.UNISOLATED
+            case After.FAULT:
+                self._faults += 1
+            case After.PULL:
+                self._faults = 0
+        return None
+
+    def _taken_back(self) -> DriverExit:
+        self._log.info("sandbox.taken_back")
+        return DriverExit.OK

@@ -1,0 +1,92 @@
+"""The result of a run on its way to the gateway: packed once, sent until it is acknowledged or too late."""
+
+import json
+import os
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import anyio
+
+from driver.clock import Clock
+from driver.errors import GatewayRefused, GatewayUnavailable, KindFailed, PackagingError
+from driver.exits import ProgramExit
+from driver.gateway.client import RunCalls
+from driver.gateway.retry import Retries
+from driver.gateway.wire import Runtime
+from driver.log import Log
+from driver.workspace.pack import Packed, pack
+
+REPORT_NAME: Final = "driver.json"
+
+
+class ResultDelivery:
+    """Delivers `out/` of one run. See driver.kind.Results."""
+
+    def __init__(
+        self,
+        out: Path,
+        calls: RunCalls,
+        retries: Retries,
+        *,
+        runtime: Callable[[], Awaitable[Runtime]],
+        report: Callable[[], Mapping[str, Any]],
+        clock: Clock,
+        log: Log,
+    ) -> None:
+        self._out = out
+        self._calls = calls
+        self._retries = retries
+        self._runtime = runtime
+        self._report = report
+        self._clock = clock
+        self._log = log
+        self.delivered = False
+
+    async def deliver(self, exit: int) -> str:
+        ended_at = self._clock.now()
+        runtime = await self._runtime()
+        # Unlinked at once: no program can open it, and nothing is left of it whatever ends this process.
+        with tempfile.TemporaryFile() as archive:
+            packed = await self._pack(archive, runtime)
+            left = ended_at + runtime.upload_seconds - self._clock.now()
+            try:
+                await self._retries(
+                    "result",
+                    lambda: self._calls.result(archive, packed.size, packed.digest_field, exit),
+                    within=left,
+                )
+            except (GatewayUnavailable, GatewayRefused) as error:
+                raise KindFailed(ProgramExit.NOT_ACKNOWLEDGED, f"the result was not acknowledged: {error}") from error
+        self.delivered = True
+        self._log.info("result.uploaded", bytes=packed.size, exit=exit, digest=packed.digest_field)
+        return packed.digest_field
+
+    async def _pack(self, archive: BinaryIO, runtime: Runtime) -> Packed:
+        report = json.dumps(self._report(), indent=2).encode() + b"\n"
+        try:
+            await anyio.to_thread.run_sync(_write_report, self._out, report)
+            packed = await anyio.to_thread.run_sync(pack, self._out, archive)
+        except (PackagingError, OSError) as error:
+            raise KindFailed(ProgramExit.NOT_ACKNOWLEDGED, f"the result cannot be packed: {error}") from error
+        if packed.size > runtime.result_bytes:
+            raise KindFailed(
+                ProgramExit.NOT_ACKNOWLEDGED,
+                f"the result has {packed.size:,} bytes, and the gateway takes {runtime.result_bytes:,}",
+            )
+        self._log.info("result.packed", bytes=packed.size, entries=packed.entries)
+        return packed
+
+
+def _write_report(out: Path, report: bytes) -> None:
+    """Write the driver's report into `out/`, whatever a program put in its place."""
+    directory = os.open(out, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        temporary = f".{REPORT_NAME}.{os.getpid()}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(temporary, flags, 0o600, dir_fd=directory), "wb") as file:
+            file.write(report)
+        os.rename(temporary, REPORT_NAME, src_dir_fd=directory, dst_dir_fd=directory)
+    finally:
+        os.close(directory)

@@ -1,0 +1,120 @@
+"""Puts the driver together: settings, log, hardening, rooms, gate and loop; and takes it apart again."""
+
+import os
+import random
+import ssl
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from typing import Final
+
+import anyio
+
+from driver import settings
+from driver.clock import BootClock, Clock
+from driver.door.permits import Budgets, ParsingPermit, Storage, TransportPermits
+from driver.errors import SettingsError
+from driver.exits import DriverExit
+from driver.gateway.client import GatewayClient
+from driver.gateway.transport import USER_AGENT, tls_context
+from driver.handover import release_stop_signals
+from driver.hardening import exposed_to, make_undumpable
+from driver.held import Rooms
+from driver.isolation import IsolationGate
+from driver.kind import installed_kinds
+from driver.log import RENDERERS, Log, QueuedSink, render_json
+from driver.loop import Loop
+from driver.process.children import Children
+from driver.process.orphans import become_subreaper, sweep
+from driver.secrets import Secrets
+from driver.settings import Settings
+from driver.stop import Stop, listen
+
+# What a driver whose clean-up hangs may take on top of its grace before it is ended from outside its event loop.
+_OVERTIME_SECONDS: Final = 2.0
+
+
+def run(environ: Mapping[str, str]) -> int:
+    """Run the driver to its end and return its exit code. Raises SettingsError before anything was pulled."""
+    clock = BootClock()
+    started = clock.now()
+    read = settings.read(environ)
+    verify = _verification(read)
+    sink = QueuedSink(sys.stdout.fileno())
+    log = Log(
+        sink,
+        render=RENDERERS[read.log_format],
+        level=read.log_level,
+        secrets=Secrets(read.token),
+        wall=clock.wall,
+    )
+    log.info("driver.started", version=USER_AGENT, gateway=read.gateway_url, workspace=str(read.workspace))
+    try:
+        make_undumpable()
+        become_subreaper()
+        if reason := exposed_to(environ.get("HEPHAESTUS_SANDBOX_TOKEN_FILE", "")):
+            log.warning("token.exposed", reason=reason)
+        code = anyio.run(_drive, read, verify, clock, log, started)
+    except Exception as error:
+        log.error("driver.internal_fault", error=repr(error), traceback=traceback.format_exc())
+        code = DriverExit.INTERNAL
+    log.info("driver.stopped", exit=int(code))
+    sink.close()
+    return code
+
+
+def tell_problems(problems: list[str], environ: Mapping[str, str]) -> None:
+    """One line for each problem with the settings, in the log's format as far as that can be told."""
+    sink = QueuedSink(sys.stdout.fileno())
+    log = Log(sink, render=RENDERERS.get(environ.get("DRIVER_LOG", ""), render_json), wall=time.time)
+    for problem in problems:
+        log.error("setting.wrong", problem=problem)
+    sink.close()
+
+
+def _verification(read: Settings) -> ssl.SSLContext | bool:
+    try:
+        return tls_context(read.gateway_url, read.gateway_ca)
+    except OSError as error:
+        raise SettingsError([f"HEPHAESTUS_GATEWAY_CA: holds no certificate that can be loaded ({error})"]) from error
+
+
+async def _drive(read: Settings, verify: ssl.SSLContext | bool, clock: Clock, log: Log, started: float) -> DriverExit:
+    stop = Stop(read.stop_grace, clock)
+    answered = anyio.Event()
+    children = Children()
+    gateway = GatewayClient(read.gateway_url, read.token, clock=clock, verify=verify, on_answer=answered.set)
+    async with anyio.create_task_group() as tasks, gateway:
+        await tasks.start(listen, stop, log)
+        release_stop_signals()
+        tasks.start_soon(_end_overtime, stop)
+        rooms = Rooms(
+            settings=read,
+            gateway=gateway,
+            verify=verify,
+            budgets=Budgets(
+                TransportPermits(read.model.transports, read.model.queue, read.model.wait),
+                ParsingPermit(),
+                Storage(read.model.storage),
+            ),
+            children=children,
+            clock=clock,
+            rng=random.Random(),
+            log=log,
+        )
+        gate = IsolationGate(read.isolation, clock=clock, log=log, answered=answered, started=started)
+        code = await Loop(rooms, gate, stop, installed_kinds()).run()
+        with anyio.CancelScope(shield=True):  # bounded by the sweep itself
+            await sweep(children.waited)
+        tasks.cancel_scope.cancel("the loop is over")
+    return code
+
+
+async def _end_overtime(stop: Stop) -> None:
+    """Once a stop is asked for, see that the process ends even if its event loop or a thread hangs."""
+    await stop.wait_asked()
+    timer = threading.Timer(stop.grace + _OVERTIME_SECONDS, os._exit, (DriverExit.INTERNAL,))
+    timer.daemon = True
+    timer.start()
