@@ -1,0 +1,189 @@
+"""A whole measurement: practices into sessions, sessions through the heap, observations to admission."""
+
+import signal
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import anyio
+import anyio.to_thread
+
+from driver.exits import ProgramExit
+from kinds.programs import admission, brief, observations, practices, progress
+from kinds.programs.confine import Confined
+from kinds.programs.envelope import TaskEnvelope
+from kinds.programs.errors import CallRefused, CallUnanswered, DoorClosed, InputsUnusable
+from kinds.programs.exchange import Door
+from kinds.programs.heap import Room, SessionHeap
+from kinds.programs.model import ModelClient, Waits
+from kinds.programs.observations import Book
+from kinds.programs.practices import Plan
+from kinds.programs.results import Report
+from kinds.programs.session import Desk, Session, SessionLog
+from kinds.programs.tools import TOOLS, Toolkit
+from kinds.programs.wires import wire_named
+
+UNANSWERED_IN_A_ROW: Final = 2
+
+# What is kept of the work time for admission and the files: the driver stops the program at its end.
+_RESERVE_SHARE: Final = 0.1
+_RESERVE_SECONDS: Final = 30.0
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the program was started with."""
+
+    workspace: Path
+    envelope: TaskEnvelope
+    door: Door
+    wire: str
+    model: str
+    work_seconds: float
+
+
+class Measurement:
+    """One measurement. `run` gives the program's exit; the report is written whatever it is."""
+
+    def __init__(self, order: Order, heap: SessionHeap, waits: Waits) -> None:
+        self._order = order
+        self._heap = heap
+        self._waits = waits
+        self._workspace = Confined(order.workspace)
+        self._unanswered = 0
+        self._no_more: str | None = None
+        self.report = Report(order.workspace / "out", heap.statistics)
+
+    async def run(self) -> int:
+        """Measure until done, the work deadline, or SIGTERM. Writes the report, and returns the exit."""
+        exit: int = ProgramExit.UNHANDLED
+        with anyio.open_signal_receiver(signal.SIGTERM) as signals:
+            # Blocked since the program's first line, so that one that came early is not lost.
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+            try:
+                exit = ProgramExit.TERMINATED
+                async with anyio.create_task_group() as tasks:
+
+                    async def stop() -> None:
+                        async for _ in signals:
+                            progress.say("asked to stop; writing what was measured")
+                            tasks.cancel_scope.cancel()
+
+                    tasks.start_soon(stop)
+                    exit = await self._guarded()
+                    tasks.cancel_scope.cancel()
+            finally:
+                reason = "the program was asked to stop" if exit == ProgramExit.TERMINATED else "the program failed"
+                self.report.book.close(self.report.book.practices, reason)
+                exit = self._written(exit)
+        return exit
+
+    def _written(self, exit: int) -> int:
+        """The exit after the report was written: without its files there is no complete output."""
+        try:
+            self.report.write(exit)
+        except OSError as error:
+            progress.say(f"the result cannot be written: {error}")
+            return exit or ProgramExit.NO_OUTPUT
+        return exit
+
+    async def _guarded(self) -> int:
+        try:
+            return await self._measure()
+        except InputsUnusable as error:
+            self.report.fault = str(error)
+            progress.say(f"cannot measure: {error}")
+            return ProgramExit.NO_OUTPUT
+        except Exception as error:
+            self.report.fault = f"{type(error).__name__}: {error}"
+            traceback.print_exc(file=sys.stderr)
+            return ProgramExit.UNHANDLED
+
+    async def _measure(self) -> int:
+        known = await anyio.to_thread.run_sync(practices.load, self._workspace, self._order.envelope.practice_index)
+        book = self.report.book = Book(tuple(practice.slug for practice in known))
+        book.close(tuple(p.slug for p in known if p.criteria is None), "its criteria are not in the workspace")
+        self.report.write()
+        shared = await anyio.to_thread.run_sync(brief.gather, self._workspace, self._order.envelope)
+        plans = practices.plan([practice for practice in known if practice.criteria is not None])
+        progress.say(f"measuring {len(known)} practices in {len(plans)} sessions with {self._order.model}")
+        reserve = min(_RESERVE_SECONDS, self._order.work_seconds * _RESERVE_SHARE)
+        deadline = anyio.current_time() + self._order.work_seconds
+        with anyio.CancelScope(deadline=deadline - reserve) as work:
+            await self._sessions(plans, shared)
+        if work.cancelled_caught:
+            progress.say("the work deadline came; open practices are not reached")
+            book.close(book.practices, "the work deadline came")
+        if plans and not self.report.usage.answered:
+            self.report.fault = "no model call was answered"
+            progress.say(self.report.fault)
+            return ProgramExit.MODEL_UNANSWERED
+        return await self._admit(deadline)
+
+    async def _sessions(self, plans: list[Plan], shared: brief.Shared) -> None:
+        client = ModelClient(
+            self._order.door,
+            wire_named(self._order.wire),
+            self._order.model,
+            system=brief.system_prompt(),
+            tools=(*TOOLS, observations.TOOL),
+            waits=self._waits,
+            usage=self.report.usage,
+        )
+        desk = Desk(
+            client,
+            Toolkit.over(self._workspace),
+            self.report.book,
+            self._order.envelope.repository_root,
+            self.report.write,
+        )
+        async with anyio.create_task_group() as tasks:
+            for plan in plans:
+                tasks.start_soon(self._session, plan, desk, shared)
+
+    async def _session(self, plan: Plan, desk: Desk, shared: brief.Shared) -> None:
+        async with self._heap.session() as room:
+            if self._no_more is not None:
+                desk.book.close(plan.slugs, self._no_more)
+                return
+            await self._run_session(plan, desk, room, shared)
+
+    async def _run_session(self, plan: Plan, desk: Desk, room: Room, shared: brief.Shared) -> None:
+        log = SessionLog(plan.name, plan.slugs)
+        self.report.sessions.append(log)
+        progress.say(f"[{plan.name}] session started: {', '.join(plan.slugs)}")
+        try:
+            await Session(plan, desk, room, log).run(brief.compose(shared, plan))
+        except DoorClosed as error:
+            self._no_more = f"the door takes no more calls: {error}"
+        except BaseException:
+            log.ended = "interrupted"
+            raise
+        self._count(log)
+
+    def _count(self, log: SessionLog) -> None:
+        """After sessions in a row that ended with their calls unanswered, none is started any more."""
+        self._unanswered = self._unanswered + 1 if log.ended == "unanswered" else 0
+        if self._unanswered >= UNANSWERED_IN_A_ROW and self._no_more is None:
+            self._no_more = f"not started: {self._unanswered} sessions in a row had no answer from the model"
+            progress.say(self._no_more)
+
+    async def _admit(self, deadline: float) -> int:
+        observed = self.report.observations()
+        progress.say(f"posting {len(observed)} observations for admission")
+        try:
+            with anyio.fail_after(max(deadline - anyio.current_time(), 0)):
+                self.report.admission = await admission.admit(self._order.door, observed, self._waits)
+        except (CallUnanswered, TimeoutError) as error:
+            self.report.fault = f"admission was not reached: {str(error) or 'the work deadline came'}"
+            progress.say(self.report.fault)
+            return ProgramExit.ADMISSION_UNREACHED
+        except CallRefused as error:
+            self.report.fault = f"admission was refused: {error}"
+            progress.say(self.report.fault)
+            return ProgramExit.NO_OUTPUT
+        admitted, refused = self.report.admission["admitted"], self.report.admission["refused"]
+        progress.say(f"admitted {len(admitted)} observations, refused {len(refused)}")
+        return ProgramExit.COMPLETE
