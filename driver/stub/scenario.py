@@ -1,0 +1,246 @@
+"""Scenarios: what the stub plays, as one TOML file (docs/stub.md, "Scenarios").
+
+[run]        kind, subject, lease_seconds, deadline_seconds, work_seconds, attempts, ...; [[run]] for several
+[sandbox]    what is known of the sandbox
+[workspace]  directory, or repository and range; without either an example repository is made
+[model]      id, wire, in_flight, turns; [[model.session]] answers the sessions that hold its `match`
+[[fault]]    at, nth, what, and what that needs
+"""
+
+import tomllib
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from driver.gateway.wire import ModelWire
+from driver.stub.errors import ScenarioError
+from driver.stub.runs import RunTerms
+
+Place = Literal["next", "renew", "context", "runtime", "workspace", "observations", "result", "end", "model"]
+What = Literal[
+    "status",
+    "delay",
+    "reset",
+    "lost_reply",
+    "cut_after",
+    "wrong_digest",
+    "stall",
+    "malformed_frame",
+    "take_away",
+    "revoke",
+    "deadline_in",
+    "refuse",
+]
+
+_BUNDLED: Final = Path(__file__).parent / "scenarios"
+_NEEDS: Final[dict[str, str]] = {
+    "status": "status",
+    "delay": "seconds",
+    "cut_after": "bytes",
+    "deadline_in": "seconds",
+}
+_ONLY_AT: Final[dict[str, frozenset[str]]] = {
+    "wrong_digest": frozenset({"runtime", "workspace", "result"}),
+    "malformed_frame": frozenset({"model"}),
+    "refuse": frozenset({"end"}),
+    "take_away": frozenset({"renew", "context", "runtime", "workspace", "observations", "result", "end", "model"}),
+    "deadline_in": frozenset({"renew", "context", "runtime", "workspace", "observations", "result", "model"}),
+}
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RunTable(_Table):
+    """One run. Its deadline counts from each claim; `context` is added to what its kind is told."""
+
+    id: str | None = Field(None, pattern=r"^[A-Za-z0-9._:-]{1,200}$")
+    kind: str = "REVIEW"
+    subject: str = Field("review:1", min_length=1)
+    lease_seconds: float = Field(60, gt=0)
+    deadline_seconds: float | None = Field(900, gt=0)
+    start_within_seconds: float | None = Field(None, gt=0)
+    work_seconds: float = Field(600, gt=0)
+    attempts: int = Field(3, ge=1)
+    retry_seconds: float = Field(1, ge=0)
+    upload_seconds: float = Field(600, gt=0)
+    context: dict[str, Any] = {}
+
+    def terms(self, number: int) -> RunTerms:
+        """The terms of this run, the `number`th of the scenario."""
+        return RunTerms(
+            id=self.id or f"run-{number}",
+            kind=self.kind,
+            subject=self.subject,
+            lease=timedelta(seconds=self.lease_seconds),
+            deadline=None if self.deadline_seconds is None else timedelta(seconds=self.deadline_seconds),
+            start_within=None if self.start_within_seconds is None else timedelta(seconds=self.start_within_seconds),
+            attempts=self.attempts,
+            retry_after=timedelta(seconds=self.retry_seconds),
+        )
+
+
+class SandboxTable(_Table):
+    """`drives` are the kinds that the gateway believes the sandbox drives; without it, what the pull names."""
+
+    workspace: str = "workspace:1"
+    life_seconds: float = Field(3600, gt=0)
+    drives: list[str] | None = None
+
+
+class WorkspaceTable(_Table):
+    directory: Path | None = None
+    repository: Path | None = None
+    range: str | None = None
+    practices: Path | None = None
+    title: str | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if self.directory is not None and self.repository is not None:
+            raise ValueError("`directory` and `repository` exclude each other")
+        if (self.repository is None) != (self.range is None):
+            raise ValueError("`repository` and `range` belong together")
+        return self
+
+    def below(self, base: Path) -> "WorkspaceTable":
+        """The same with its relative paths below `base`."""
+        named = {n: getattr(self, n) for n in ("directory", "repository", "practices")}
+        return self.model_copy(update={n: base / p.expanduser() for n, p in named.items() if p is not None})
+
+
+class ToolCall(_Table):
+    """A tool call of the scripted model. Arguments given as text are sent as they are, valid JSON or not."""
+
+    name: str
+    arguments: dict[str, Any] | str = {}
+
+
+class Usage(_Table):
+    input: int = Field(ge=0)
+    output: int = Field(ge=0)
+    cached: int = Field(0, ge=0)
+    reasoning: int = Field(0, ge=0)
+
+
+class Turn(_Table):
+    """One answer of the scripted model: its own text and calls, or what a rule makes of the request."""
+
+    text: str = ""
+    calls: list[ToolCall] = []
+    rule: Literal["report"] | None = None
+    usage: Usage | None = None
+    delay_seconds: float = Field(0, ge=0)
+    gap_seconds: float = Field(0, ge=0)
+
+    @model_validator(mode="after")
+    def _rule_alone(self) -> Self:
+        if self.rule and (self.text or self.calls):
+            raise ValueError("a turn with a `rule` has no `text` and no `calls`")
+        return self
+
+
+class SessionTable(_Table):
+    """The turns of each session whose instructions or first message hold `match`."""
+
+    match: str = Field(min_length=1)
+    turns: list[Turn] = Field(min_length=1)
+
+
+class ModelTable(_Table):
+    """The last of `turns` answers every later call when it is a rule; else the model says that it is done."""
+
+    id: str = Field("scripted-model", min_length=1)
+    wire: ModelWire = "responses"
+    in_flight: int = Field(170, ge=1)
+    turns: list[Turn] = [Turn(rule="report")]
+    session: list[SessionTable] = []
+
+
+class FaultTable(_Table):
+    """What strikes the `nth` call at a place."""
+
+    at: Place
+    nth: int | Literal["every"] = 1
+    what: What
+    status: int | None = Field(None, ge=300, le=599)
+    retry_after: str | None = None
+    seconds: float | None = Field(None, ge=0)
+    bytes: int | None = Field(None, ge=0)
+
+    @field_validator("nth")
+    @classmethod
+    def _counted_from_one(cls, nth: int | str) -> int | str:
+        if isinstance(nth, int) and nth < 1:
+            raise ValueError("must be at least 1, or `every`")
+        return nth
+
+    @field_validator("retry_after", mode="before")
+    @classmethod
+    def _seconds_or_date(cls, value: object) -> object:
+        return str(value) if isinstance(value, int) else value
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        needed = _NEEDS.get(self.what)
+        if needed and getattr(self, needed) is None:
+            raise ValueError(f'`what = "{self.what}"` needs `{needed}`')
+        if self.at not in _ONLY_AT.get(self.what, {self.at}):
+            raise ValueError(f"`{self.what}` can strike only at {', '.join(sorted(_ONLY_AT[self.what]))}")
+        return self
+
+
+class Scenario(_Table):
+    """A whole scenario. The sandbox is the one of the first run's subject."""
+
+    run: list[RunTable] = Field([RunTable()], min_length=1)
+    sandbox: SandboxTable = SandboxTable()
+    workspace: WorkspaceTable = WorkspaceTable()
+    model: ModelTable = ModelTable()
+    fault: list[FaultTable] = []
+
+    @field_validator("run", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: object) -> object:
+        return [value] if isinstance(value, dict) else value
+
+    @property
+    def subject(self) -> str:
+        return self.run[0].subject
+
+
+def bundled_scenarios() -> list[str]:
+    """The names of the scenarios that come with the stub, sorted."""
+    return sorted(path.stem for path in _BUNDLED.glob("*.toml"))
+
+
+def load_scenario(name_or_path: str) -> Scenario:
+    """A bundled scenario by its name, or one from a file. Raises ScenarioError, naming the field."""
+    bundled = name_or_path in bundled_scenarios()
+    path = _BUNDLED / f"{name_or_path}.toml" if bundled else Path(name_or_path)
+    try:
+        data = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise ScenarioError(f"scenario {name_or_path}: no such file, and none of {_listed()}") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ScenarioError(f"scenario {name_or_path}: {error}") from None
+    scenario = parse_scenario(data, name_or_path)
+    return scenario.model_copy(update={"workspace": scenario.workspace.below(path.parent.absolute())})
+
+
+def parse_scenario(data: Mapping[str, Any], name: str = "scenario") -> Scenario:
+    """The scenario that a TOML document states. Raises ScenarioError, naming the field."""
+    try:
+        return Scenario.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ScenarioError(f"scenario {name}: {where}: {first['msg'].removeprefix('Value error, ')}") from None
+
+
+def _listed() -> str:
+    return ", ".join(bundled_scenarios())

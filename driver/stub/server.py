@@ -1,0 +1,87 @@
+"""A running stub on a loopback port."""
+
+import secrets
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import anyio
+from anyio.abc import SocketAttribute
+
+from driver import http1
+from driver.stub.app import App
+from driver.stub.provider import Provider, ProviderSettings
+from driver.stub.scenario import Scenario
+from driver.stub.state import GatewayState
+from driver.stub.workspaces import prepare_workspace
+
+_KEY_BYTES: Final = 32
+_REAP_SECONDS: Final = 0.25
+
+
+@dataclass(frozen=True)
+class Stub:
+    """A stub that serves. `url` and `token` are what a driver needs to reach it."""
+
+    url: str
+    token: str
+    state: GatewayState
+
+    async def wait_for(self, predicate: Callable[[], bool]) -> None:
+        """Return once `predicate()` is true; it is asked after each thing that happens in the stub."""
+        await self.state.journal.wait_for(predicate)
+
+    async def wait_for_event(self, event: str, **fields: object) -> None:
+        """Return once the journal holds an entry of that name with these fields."""
+        await self.wait_for(lambda: bool(self.state.journal.named(event, **fields)))
+
+    async def wait_ended(self) -> None:
+        """Return once every run has ended."""
+        await self.wait_for(lambda: all(run.outcome for run in self.state.runs))
+
+
+def gateway_clock() -> datetime:
+    """The gateway's own clock."""
+    return datetime.now(UTC)
+
+
+@asynccontextmanager
+async def running_stub(
+    scenario: Scenario | None = None,
+    *,
+    port: int = 0,
+    now: Callable[[], datetime] = gateway_clock,
+    provider: ProviderSettings | None = None,
+    results: Path | None = None,
+    reap_seconds: float = _REAP_SECONDS,
+) -> AsyncIterator[Stub]:
+    """A stub on 127.0.0.1, ready when the block begins and gone when it ends.
+
+    `results` is a directory for what is uploaded. Raises StubError when the workspace cannot be made, OSError
+    when the port is taken.
+    """
+    scenario = scenario or Scenario()
+    async with AsyncExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stub-")))
+        prepared = await anyio.to_thread.run_sync(prepare_workspace, scenario.workspace, scratch)
+        state = GatewayState(scenario, prepared, now=now, key=secrets.token_bytes(_KEY_BYTES))
+        client = await stack.enter_async_context(Provider(provider)) if provider else None
+        app = App(state, provider=client, results=results)
+        listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=port)
+        stack.push_async_callback(listener.aclose)
+        bound = listener.extra(SocketAttribute.local_port)
+        tasks = await stack.enter_async_context(anyio.create_task_group())
+        tasks.start_soon(http1.serve, listener.listeners[0], app.handle)
+        tasks.start_soon(_reap, state, reap_seconds)
+        yield Stub(f"http://127.0.0.1:{bound}", state.sandboxes.token(state.sandbox), state)
+        tasks.cancel_scope.cancel("the stub is closed")
+
+
+async def _reap(state: GatewayState, seconds: float) -> None:
+    while True:  # the gateway's clock may be anyone's, so its moments are looked for
+        await anyio.sleep(seconds)
+        state.runs.reap()
