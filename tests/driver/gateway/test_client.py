@@ -328,16 +328,6 @@ async def test_nothing_is_written_for_a_claim_in_doubt(gateway: GatewayClient, c
     assert not route.called
 
 
-async def test_proxy_variables_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The token goes to no proxy, whatever the environment says."""
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
-    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
-    async with GatewayClient("http://10.0.0.7", "the-token-0123", clock=BootClock(), verify=False) as gateway:
-        with respx.mock:
-            respx.post(f"{P}/next").respond(204)
-            assert await gateway.next(["REVIEW"]) == NoWork(None)
-
-
 @respx.mock
 async def test_every_answer_is_a_positive_control() -> None:
     """`on_answer` hears of each answer, of a refusal too, and of no failed connection."""
