@@ -6,6 +6,7 @@ from typing import Final
 
 from driver.handover import hold_stop_signals, take_token_out_of_environment
 
+_STDERR: Final = 2
 _USAGE_ERROR: Final = 64
 _USAGE: Final = """\
 usage: agent-sandbox-driver [--version | --help]
@@ -20,6 +21,7 @@ def main() -> None:
     """Console entry point; ends the process with a code of driver.exits.DriverExit, or 64 for wrong arguments."""
     _answer_arguments(sys.argv[1:])
     hold_stop_signals()
+    _open_standard_descriptors()
     from driver.errors import SettingsError
     from driver.exits import DriverExit
 
@@ -33,8 +35,18 @@ def main() -> None:
 
         tell_problems(error.problems, os.environ)
         code = DriverExit.SETTINGS
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        code = DriverExit.INTERNAL
     # Not sys.exit: a worker thread that hangs in a file system must not keep a stopped driver alive.
     os._exit(code)
+
+
+def _open_standard_descriptors() -> None:
+    """Open those that are closed: else the next socket would get the log's number, and the log be sent to it."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        os.set_inheritable(fd, True)
+    os.close(fd)
 
 
 def _answer_arguments(arguments: list[str]) -> None:

@@ -13,11 +13,12 @@ from driver.clock import Clock
 from driver.door.permits import Budgets
 from driver.door.server import Door, open_door
 from driver.door.upstream import Upstream
+from driver.errors import ContractError
 from driver.gateway.client import GatewayClient, Pulled, RunCalls
 from driver.gateway.retry import Retries, error_for
 from driver.gateway.transport import USER_AGENT
-from driver.gateway.wire import Context, Run, Runtime
-from driver.kind import BundledPrograms
+from driver.gateway.wire import CONTRACT, Context, Run, Runtime
+from driver.kind import BundledPrograms, Kind
 from driver.layout import Layout
 from driver.lease import LeaseState, Loss, loss_for
 from driver.log import Log
@@ -32,20 +33,24 @@ from driver.work import Section, WorkSections
 from driver.workspace.prepare import RunWorkspace
 
 CALL_SECONDS: Final = 600.0
+_CLOSING_SECONDS: Final = 300.0
 _LONGEST_PROGRAM_GRACE: Final = 10.0
 _PROGRAM_SHARE_OF_GRACE: Final = 0.4
 _PROGRAM_SHARE_OF_RESERVE: Final = 0.25
+# A loss that says more about the sandbox outweighs one that came before it.
+_WEIGHTS: Final = {Loss.UNISOLATED: 2, Loss.TOKEN_REJECTED: 1}
 
 
 @dataclass(frozen=True)
 class Rooms:
-    """What all runs of one driver share."""
+    """What all runs of one driver share. `load_kind` is driver.kind.load_kind; it blocks."""
 
     settings: Settings
     gateway: GatewayClient
     verify: ssl.SSLContext | bool
     budgets: Budgets
     children: Children
+    load_kind: Callable[[str], Kind]
     clock: Clock
     rng: random.Random
     log: Log
@@ -71,6 +76,15 @@ class Claimed:
     def require_current(self) -> None:
         """The fence before each write. Raises ClaimInDoubt."""
         self.lease.require_current(self._clock.now())
+
+    def lose(self, loss: Loss) -> None:
+        """Note why the claim is over, or may only be ended. The first loss stays, unless the new one outweighs it."""
+        if self.loss is None or _WEIGHTS.get(loss, 0) > _WEIGHTS.get(self.loss, 0):
+            self.loss = loss
+
+    def seconds_left(self) -> float:
+        """Seconds until the deadline or the end of the driver, whichever is first."""
+        return self._last_try() - self._clock.now()
 
     def _last_try(self) -> float:
         return min(_or_never(self.lease.deadline), _or_never(self._stop.ends_at))
@@ -146,9 +160,12 @@ class Held:
         )
 
     async def runtime(self) -> Runtime:
-        """The run's Runtime, asked for once."""
+        """The run's Runtime, asked for once. Raises ContractError for another version of the protocol."""
         if self._runtime is None:
-            self._runtime = await self._claimed.retries("runtime", self._claimed.calls.runtime, within=CALL_SECONDS)
+            runtime = await self._claimed.retries("runtime", self._claimed.calls.runtime, within=CALL_SECONDS)
+            if runtime.contract != CONTRACT:
+                raise ContractError(f"runtime: contract: is {runtime.contract}, and this driver speaks {CONTRACT}")
+            self._runtime = runtime
         return self._runtime
 
     @asynccontextmanager
@@ -194,6 +211,12 @@ class Held:
     def work_deadline(self) -> float:
         """When the work is stopped: the deadline less its reserve, or the context's work time, if earlier."""
         return min(self._work_ends_at, _or_never(self._claimed.lease.work_deadline))
+
+    @property
+    def closing_seconds(self) -> float:
+        """How long a kind may take to deliver what its work left, once that is over: the upload and some more."""
+        upload = CALL_SECONDS if self._runtime is None else self._runtime.upload_seconds
+        return upload + _CLOSING_SECONDS
 
     def work_seconds(self) -> float:
         return max(0.0, self.work_deadline - self._rooms.clock.now())

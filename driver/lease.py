@@ -4,13 +4,23 @@ All moments are of the driver's clock (CLOCK_BOOTTIME). Gateway times are used a
 from the moment the request was *sent*, so the driver's idea of the lease is never longer than the gateway's.
 """
 
+import math
 import random
+import traceback
 from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Final
 
 from driver.clock import Clock
-from driver.errors import ClaimInDoubt, ClaimLost, GatewayError, GatewayUnavailable, TokenRejected, WorkErased
+from driver.errors import (
+    ClaimInDoubt,
+    ClaimLost,
+    GatewayError,
+    GatewayUnavailable,
+    TokenRejected,
+    Unisolated,
+    WorkErased,
+)
 from driver.gateway import wire
 from driver.gateway.retry import backoff
 from driver.log import Log
@@ -35,7 +45,7 @@ class Loss(Enum):
     DEADLINE = "the deadline passed"
     TOKEN_REJECTED = "the gateway does not accept the token any more"
     ERASED = "the work was erased"
-    UNISOLATED = "the network policy does not hold any more"
+    UNISOLATED = "the network policy does not hold"
 
     @property
     def may_end(self) -> bool:
@@ -43,8 +53,8 @@ class Loss(Enum):
         return self in (Loss.ERASED, Loss.UNISOLATED)
 
 
-def loss_for(error: GatewayError | ClaimInDoubt) -> Loss | None:
-    """The loss that an error of a call about the run means, or None for one that says nothing of the claim."""
+def loss_for(error: BaseException) -> Loss | None:
+    """The loss that an error means, or None for one that says nothing of the claim."""
     match error:
         case TokenRejected():
             return Loss.TOKEN_REJECTED
@@ -54,6 +64,8 @@ def loss_for(error: GatewayError | ClaimInDoubt) -> Loss | None:
             return Loss.ERASED
         case ClaimInDoubt():
             return Loss.IN_DOUBT
+        case Unisolated():
+            return Loss.UNISOLATED
         case _:
             return None
 
@@ -68,6 +80,7 @@ class LeaseState:
         self._deadline: float | None = None
         self._reserve = 0.0
         self._over = False
+        self._ends_at_deadline = _ends_at_deadline(lease)
         if lease.deadline_seconds is not None:
             self._place_deadline(lease.deadline_seconds)
 
@@ -80,6 +93,7 @@ class LeaseState:
             return True
         self._sent_at = sent_at
         self._seconds = max(lease.lease_seconds, 0.0)
+        self._ends_at_deadline = _ends_at_deadline(lease)
         told, seconds = lease.deadline, lease.deadline_seconds
         if told is None or seconds is None:
             return self._told_deadline is None
@@ -132,8 +146,13 @@ class LeaseState:
         if self._deadline is not None and now >= self._deadline:
             return Loss.DEADLINE
         if self._over or now >= self.doubtful_at:
-            return Loss.IN_DOUBT
+            return Loss.DEADLINE if self._ends_at_deadline else Loss.IN_DOUBT
         return None
+
+    @property
+    def over(self) -> bool:
+        """Whether the claim was given up."""
+        return self._over
 
     def give_up(self) -> None:
         """The claim is over for good: no later renewal makes it writable again."""
@@ -146,11 +165,17 @@ class LeaseState:
             raise ClaimInDoubt(loss.value)
 
 
+def _ends_at_deadline(lease: wire.Lease) -> bool:
+    """Whether the gateway grants no more than what is left: such a lease fell short of nothing but the deadline."""
+    return lease.deadline is not None and lease.leased_until >= lease.deadline
+
+
 class LeaseKeeper:
-    """Renews until it is cancelled, and reports once, through `on_lost`, when the claim is over.
+    """Renews, and reports through `on_lost` when the claim is over.
 
     A failed renewal is tried again with back-off, one try at a time; a fault here is not a lost claim: that
-    the lease runs into doubt is.
+    the lease runs into doubt is. Whether a refused renewal ends the claim is for `on_lost` to decide, by giving
+    up the lease: one that crosses the end of its own run is refused too.
     """
 
     def __init__(
@@ -169,26 +194,28 @@ class LeaseKeeper:
         self._rng = rng
         self._log = log
         self._on_lost = on_lost
+        self._failures = 0
 
     async def run(self) -> None:
         """Keep the lease; returns when the claim is over."""
-        failures = 0
         due = self._lease.renewal_at(self._rng)
-        while True:
+        while not self._lease.over:
             await self._clock.sleep_until(min(due, self._lease.doubtful_at))
             if loss := self._lease.loss(self._clock.now()):
-                return self._lose(loss)
+                self._lease.give_up()
+                self._on_lost(loss)
+                return
             try:
                 await self._renew_once()
-            except GatewayError as error:
+            except Exception as error:
                 if loss := loss_for(error):
-                    return self._lose(loss)
-                failures += 1
-                level = self._log.warning if isinstance(error, GatewayUnavailable) else self._log.error
-                level("lease.renewal_failed", error=str(error), failures=failures, doubtful_in=self._left())
-                due = self._clock.now() + self._pause(failures)
+                    # Another renewal would be refused like this one; what is left to see is the doubt.
+                    due = math.inf
+                    self._on_lost(loss)
+                else:
+                    due = self._clock.now() + self._pause_after(error)
             else:
-                failures = 0
+                self._failures = 0
                 due = self._lease.renewal_at(self._rng)
 
     async def _renew_once(self) -> None:
@@ -200,14 +227,19 @@ class LeaseKeeper:
             self._log.warning("lease.deadline_ignored", deadline=str(granted.deadline))
         self._log.debug("lease.renewed", seconds=self._lease.seconds)
 
-    def _lose(self, loss: Loss) -> None:
-        if not loss.may_end:
-            self._lease.give_up()
-        self._on_lost(loss)
-
-    def _left(self) -> float:
-        return round(self._lease.doubtful_at - self._clock.now(), 3)
-
-    def _pause(self, failures: int) -> float:
+    def _pause_after(self, error: Exception) -> float:
+        """Log a failed renewal; seconds until the next try."""
+        self._failures += 1
+        left = self._lease.doubtful_at - self._clock.now()
+        level = self._log.warning if isinstance(error, GatewayUnavailable) else self._log.error
+        level(
+            "lease.renewal_failed",
+            error=str(error),
+            failures=self._failures,
+            doubtful_in=round(left, 3),
+            traceback=None if isinstance(error, GatewayError) else "".join(traceback.format_exception(error)),
+        )
         seconds = self._lease.seconds
-        return backoff(failures, self._rng, base=seconds / 60, cap=seconds / 10)
+        pause = backoff(self._failures, self._rng, base=seconds / 60, cap=seconds / 10)
+        told = error.retry_after if isinstance(error, GatewayUnavailable) else None
+        return pause if told is None else max(pause, min(told, left / 2))

@@ -8,7 +8,9 @@ ever a field; what programs print is masked all the same.
 import json
 import os
 import queue
+import select
 import threading
+import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -108,11 +110,12 @@ class QueuedSink:
     """Writes lines to a file descriptor from a thread of its own.
 
     Whoever reads our output may stall; a renewal may not wait for that. At most 4 MiB wait; what comes
-    on top is dropped and counted.
+    on top, or cannot be written, is lost and counted: `log.dropped` tells how many lines that were.
     """
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    def __init__(self, fd: int, *, render: Renderer = render_json) -> None:
+        self._writer = LineWriter(fd)
+        self._render = render
         self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._waiting_bytes = 0
@@ -129,6 +132,12 @@ class QueuedSink:
             self._waiting_bytes += len(data)
         self._lines.put(data)
 
+    @property
+    def lost(self) -> int:
+        """How many lines were lost and not told of yet."""
+        with self._lock:
+            return self._dropped
+
     def close(self) -> None:
         """Write what waits, for at most two seconds."""
         self._lines.put(None)
@@ -136,22 +145,43 @@ class QueuedSink:
 
     def _run(self) -> None:
         while (data := self._lines.get()) is not None:
-            self._write_all(data)
+            written = self._writer.write(data)
             with self._lock:
                 self._waiting_bytes -= len(data)
-                dropped, self._dropped = self._dropped, 0
-            if dropped:
-                self._write_all(f'{{"level":"warning","event":"log.dropped","lines":{dropped}}}\n'.encode())
-
-    def _write_all(self, data: bytes) -> None:
-        while data:
-            try:
-                data = data[os.write(self._fd, data) :]
-            except OSError:
-                # A closed or full output must not end the run whose output it is.
+                dropped, self._dropped = self._dropped + (not written), 0
+            if dropped and not (written and self._writer.write(self._loss_of(dropped))):
                 with self._lock:
-                    self._dropped += 1
-                return
+                    self._dropped += dropped
+
+    def _loss_of(self, lines: int) -> bytes:
+        record = {"time": _rfc3339(time.time()), "level": "warning", "event": "log.dropped", "lines": lines}
+        return (self._render(record) + "\n").encode()
+
+
+class LineWriter:
+    """Writes whole lines to a file descriptor, also after one that was torn by a full disk."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._torn = False
+
+    def write(self, line: bytes) -> bool:
+        """Whether all of it could be written: a closed or full output must not end the run whose output it is."""
+        left = memoryview(b"\n" + line if self._torn else line)
+        size = len(left)
+        while left:
+            try:
+                left = left[os.write(self._fd, left) :]
+            except BlockingIOError:
+                # Somebody who shares our output has made it non-blocking.
+                poll = select.poll()
+                poll.register(self._fd, select.POLLOUT)
+                poll.poll()
+            except OSError:
+                self._torn = self._torn or len(left) < size
+                return False
+        self._torn = False
+        return True
 
 
 def _rfc3339(wall: float) -> str:
@@ -162,4 +192,9 @@ def _plain(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3g}" if value < 10 else f"{value:.0f}"
     text = str(value)
-    return json.dumps(text, ensure_ascii=False) if " " in text or not text else text
+    # What a terminal would act on is escaped.
+    return json.dumps(text, ensure_ascii=not text.isprintable()) if _needs_quotes(text) else text
+
+
+def _needs_quotes(text: str) -> bool:
+    return not text or " " in text or not text.isprintable()

@@ -8,10 +8,11 @@ import anyio
 from driver.errors import GatewayError, GatewayUnavailable, TokenRejected, Unisolated
 from driver.exits import DriverExit
 from driver.gateway.client import NoWork, Pulled
-from driver.gateway.retry import pause_after
+from driver.gateway.retry import backoff, pause_after
 from driver.held import Claimed, Rooms
 from driver.holder import After, RunHolder
 from driver.isolation import IsolationGate
+from driver.lease import Loss
 from driver.stop import Stop
 
 FAULTS_IN_A_ROW: Final = 3
@@ -19,8 +20,9 @@ FAULTS_IN_A_ROW: Final = 3
 HELD_PULL_SECONDS: Final = 20.0
 # A pull whose answer is on its way when the driver is stopped may carry a claim, which is then handed back.
 _PULL_STOP_SECONDS: Final = 0.5
-# How often a driver that is not isolated tries to get hold of the run it must refuse.
+# How often, and for how long, a driver that is not isolated tries to get hold of the run it must refuse.
 _UNISOLATED_PULLS: Final = 3
+_REFUSAL_SECONDS: Final = 30.0
 
 
 class IdlePause:
@@ -51,7 +53,10 @@ class Loop:
         self._kinds = kinds
         self._log = rooms.log
         self._pause = IdlePause(rooms.settings.poll_min, rooms.settings.poll_max, rooms.rng)
+        self._waiting = anyio.CancelScope()
+        self._claimed: Claimed | None = None
         self._failed_pulls = 0
+        self._refused_pulls = 0
         self._faults = 0
 
     async def run(self) -> DriverExit:
@@ -62,13 +67,19 @@ class Loop:
             tasks.start_soon(self._cancel_at_end_of_grace, tasks.cancel_scope)
             code = await self._pull_runs()
             tasks.cancel_scope.cancel("the loop is over")
-        return code
+        return DriverExit.UNISOLATED if self._unisolated else code
+
+    @property
+    def _unisolated(self) -> bool:
+        """Whether the network policy does not hold, as the gate or a run has found."""
+        return self._gate.failed or (self._claimed is not None and self._claimed.loss is Loss.UNISOLATED)
 
     async def _pass_gate(self) -> None:
         try:
             await self._gate.pass_gate()
         except Unisolated as error:
             self._log.error("sandbox.unisolated", error=str(error))
+            self._waiting.cancel("the gate has failed")
 
     async def _cancel_at_end_of_grace(self, scope: anyio.CancelScope) -> None:
         await self._stop.wait_end()
@@ -77,25 +88,20 @@ class Loop:
 
     async def _pull_runs(self) -> DriverExit:
         while not self._stop.asked:
-            last_pull = self._gate.failed
-            code = await self._pull_one()
-            if code is not None:
+            if self._gate.failed:
+                return await self._refuse_run()
+            if (code := await self._pull_one()) is not None:
                 return code
-            if last_pull and self._failed_pulls in (0, _UNISOLATED_PULLS):
-                return DriverExit.UNISOLATED
-            if self._faults >= FAULTS_IN_A_ROW:
-                self._log.error("driver.faults", faults=self._faults)
+            if max(self._faults, self._refused_pulls) >= FAULTS_IN_A_ROW:
+                self._log.error("driver.faults", faults=self._faults + self._refused_pulls)
                 return DriverExit.INTERNAL
         return DriverExit.OK
 
     async def _pull_one(self) -> DriverExit | None:
         """One pull and what comes of it: a run held to its end, or a pause. An exit code ends the loop."""
-        # Until the gate is decided the answer itself is needed soon: it is the gate's positive control.
-        wait = HELD_PULL_SECONDS if self._gate.passed else 0.0
-        pulled: Pulled | NoWork | None = None
+        began = self._rooms.clock.now()
         try:
-            with self._stop.interrupts(after=_PULL_STOP_SECONDS):
-                pulled = await self._rooms.gateway.next(self._kinds, wait=wait)
+            pulled = await self._pull()
         except TokenRejected:
             return self._taken_back()
         except GatewayUnavailable as error:
@@ -105,25 +111,62 @@ class Loop:
             await self._sleep(pause)
             return None
         except GatewayError as error:
-            self._faults += 1
-            self._log.error("pull.refused", error=str(error), faults=self._faults)
+            self._refused_pulls += 1
+            self._log.error("pull.refused", error=str(error), faults=self._refused_pulls)
             await self._sleep(self._rooms.settings.poll_max)
             return None
-        self._failed_pulls = 0
+        self._failed_pulls = self._refused_pulls = 0
         if isinstance(pulled, Pulled):
             return await self._hold(pulled)
         if pulled is not None:
-            idle = self._pause.next()
-            await self._sleep(idle if pulled.retry_after is None else pulled.retry_after)
+            # What the gateway has held the pull for is a part of the pause.
+            idle = self._pause.next() - (self._rooms.clock.now() - began)
+            await self._sleep(pulled.retry_after or idle)
+        return None
+
+    async def _pull(self) -> Pulled | NoWork | None:
+        """One pull; None when a stop cut it short."""
+        # Until the gate is decided the answer itself is needed soon: it is the gate's positive control.
+        wait = HELD_PULL_SECONDS if self._gate.passed else 0.0
+        pulled: Pulled | NoWork | None = None
+        with self._stop.interrupts(after=_PULL_STOP_SECONDS):
+            pulled = await self._rooms.gateway.next(self._kinds, wait=wait)
+        return pulled  # noqa: RET504 # the block can be left early
+
+    async def _refuse_run(self) -> DriverExit:
+        """Get hold of a run to end it as UNISOLATED, where there is one: nothing else tells the gateway."""
+        pulled: Pulled | NoWork | None = None
+        with anyio.move_on_after(_REFUSAL_SECONDS):
+            pulled = await self._last_pull()
+        if isinstance(pulled, Pulled):
+            await self._hold(pulled)
+        return DriverExit.UNISOLATED
+
+    async def _last_pull(self) -> Pulled | NoWork | None:
+        failures = 0
+        while failures < _UNISOLATED_PULLS:
+            try:
+                return await self._pull()
+            except GatewayUnavailable as error:
+                failures += 1
+                self._log.warning("pull.failed", error=str(error), failures=failures)
+                with self._stop.interrupts():
+                    await self._rooms.clock.sleep(backoff(failures, self._rooms.rng))
+            except GatewayError as error:
+                self._log.error("pull.refused", error=str(error))
+                break
         return None
 
     async def _sleep(self, seconds: float) -> None:
-        with self._stop.interrupts():
+        """Wait, unless the driver is stopped or the gate fails."""
+        if self._gate.failed:
+            return
+        with self._stop.interrupts(), anyio.CancelScope() as self._waiting:
             await self._rooms.clock.sleep(seconds)
 
     async def _hold(self, pulled: Pulled) -> DriverExit | None:
         self._pause.reset()
-        claimed = Claimed(self._rooms, pulled, self._stop)
+        claimed = self._claimed = Claimed(self._rooms, pulled, self._stop)
         claimed.log.info(
             "run.pulled",
             attempt=claimed.run.attempt,

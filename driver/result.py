@@ -2,15 +2,16 @@
 
 import json
 import os
+import secrets
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-import anyio
+from anyio import to_thread
 
 from driver.clock import Clock
-from driver.errors import GatewayRefused, GatewayUnavailable, KindFailed, PackagingError
+from driver.errors import ContractError, GatewayRefused, GatewayUnavailable, KindFailed, PackagingError
 from driver.exits import ProgramExit
 from driver.gateway.client import RunCalls
 from driver.gateway.retry import Retries
@@ -19,6 +20,7 @@ from driver.log import Log
 from driver.workspace.pack import Packed, pack
 
 REPORT_NAME: Final = "driver.json"
+_LEAST_TRY: Final = 1.0
 
 
 class ResultDelivery:
@@ -46,44 +48,53 @@ class ResultDelivery:
 
     async def deliver(self, exit: int) -> str:
         ended_at = self._clock.now()
-        runtime = await self._runtime()
-        # Unlinked at once: no program can open it, and nothing is left of it whatever ends this process.
-        with tempfile.TemporaryFile() as archive:
-            packed = await self._pack(archive, runtime)
-            left = ended_at + runtime.upload_seconds - self._clock.now()
-            try:
-                await self._retries(
-                    "result",
-                    lambda: self._calls.result(archive, packed.size, packed.digest_field, exit),
-                    within=left,
-                )
-            except (GatewayUnavailable, GatewayRefused) as error:
-                raise KindFailed(ProgramExit.NOT_ACKNOWLEDGED, f"the result was not acknowledged: {error}") from error
+        try:
+            runtime = await self._runtime()
+            with await to_thread.run_sync(self._unnamed_file) as archive:
+                packed = await self._pack(archive, runtime)
+                await self._send(archive, packed, exit, until=ended_at + runtime.upload_seconds)
+        except (GatewayUnavailable, GatewayRefused, ContractError) as error:
+            raise KindFailed(ProgramExit.NOT_ACKNOWLEDGED, f"the result was not acknowledged: {error}") from error
+        except (PackagingError, OSError) as error:
+            raise KindFailed(ProgramExit.NOT_ACKNOWLEDGED, f"the result cannot be packed: {error}") from error
         self.delivered = True
         self._log.info("result.uploaded", bytes=packed.size, exit=exit, digest=packed.digest_field)
         return packed.digest_field
 
+    def _unnamed_file(self) -> BinaryIO:
+        """A file that no program can open, and of which nothing is left whatever ends this process.
+
+        It lies in the workspace, which may be all that can be written in a container.
+        """
+        return tempfile.TemporaryFile(dir=self._out.parent)
+
+    async def _send(self, archive: BinaryIO, packed: Packed, exit: int, *, until: float) -> None:
+        def left() -> float:
+            return until - self._clock.now()
+
+        async def once() -> None:
+            seconds = max(left(), _LEAST_TRY)
+            await self._calls.result(archive, packed.size, packed.digest_field, exit, seconds=seconds)
+
+        await self._retries("result", once, within=left())
+
     async def _pack(self, archive: BinaryIO, runtime: Runtime) -> Packed:
         report = json.dumps(self._report(), indent=2).encode() + b"\n"
-        try:
-            await anyio.to_thread.run_sync(_write_report, self._out, report)
-            packed = await anyio.to_thread.run_sync(pack, self._out, archive)
-        except (PackagingError, OSError) as error:
-            raise KindFailed(ProgramExit.NOT_ACKNOWLEDGED, f"the result cannot be packed: {error}") from error
+        await to_thread.run_sync(_write_report, self._out, report)
+        packed = await to_thread.run_sync(pack, self._out, archive)
         if packed.size > runtime.result_bytes:
-            raise KindFailed(
-                ProgramExit.NOT_ACKNOWLEDGED,
-                f"the result has {packed.size:,} bytes, and the gateway takes {runtime.result_bytes:,}",
-            )
+            raise PackagingError(f"it has {packed.size:,} bytes, and the gateway takes {runtime.result_bytes:,}")
         self._log.info("result.packed", bytes=packed.size, entries=packed.entries)
         return packed
 
 
 def _write_report(out: Path, report: bytes) -> None:
-    """Write the driver's report into `out/`, whatever a program put in its place."""
+    """Write the driver's report into `out/`; a file or link that a program put in its place is replaced."""
+    out.mkdir(exist_ok=True)
     directory = os.open(out, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        temporary = f".{REPORT_NAME}.{os.getpid()}"
+        # A name that no program can have taken.
+        temporary = f".{REPORT_NAME}.{secrets.token_hex(8)}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with open(os.open(temporary, flags, 0o600, dir_fd=directory), "wb") as file:
             file.write(report)

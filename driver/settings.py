@@ -4,6 +4,7 @@ Every problem is found before any is reported, so that one look at the log mends
 """
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping
@@ -167,7 +168,7 @@ class _Reader:
             in_a_pod = bool(self._environ.get("KUBERNETES_SERVICE_HOST"))
             target = self.get("DRIVER_ISOLATION_TARGET", values.target_elsewhere if in_a_pod else values.target)
         elif self._environ.get("KUBERNETES_SERVICE_HOST"):
-            host = self.get("KUBERNETES_SERVICE_HOST", values.address)
+            host = self.get("KUBERNETES_SERVICE_HOST", values.address_elsewhere)
             port = self.get("KUBERNETES_SERVICE_PORT", values.count(1, 65_535))
             target = values.Target(host, port)
         elif mode == "api":
@@ -185,7 +186,7 @@ class _Reader:
 def _read_token_file(name: str) -> str:
     """Read the token; a descriptor that was handed over as /dev/fd/N is closed, so that it is gone after."""
     prefix, _, number = name.rpartition("/")
-    if prefix in ("/dev/fd", "/proc/self/fd") and number.isdigit():
+    if prefix in ("/dev/fd", "/proc/self/fd") and re.fullmatch("[0-9]{1,7}", number):
         with os.fdopen(int(number), encoding="ascii") as file:
             return file.read(17 * values.KIB)
     with open(name, encoding="ascii") as file:

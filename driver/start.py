@@ -3,7 +3,6 @@
 import os
 import random
 import ssl
-import sys
 import threading
 import time
 import traceback
@@ -11,11 +10,12 @@ from collections.abc import Mapping
 from typing import Final
 
 import anyio
+import httpx
 
 from driver import settings
 from driver.clock import BootClock, Clock
 from driver.door.permits import Budgets, ParsingPermit, Storage, TransportPermits
-from driver.errors import SettingsError
+from driver.errors import ProgramError, SettingsError
 from driver.exits import DriverExit
 from driver.gateway.client import GatewayClient
 from driver.gateway.transport import USER_AGENT, tls_context
@@ -23,15 +23,16 @@ from driver.handover import release_stop_signals
 from driver.hardening import exposed_to, make_undumpable
 from driver.held import Rooms
 from driver.isolation import IsolationGate
-from driver.kind import installed_kinds
+from driver.kind import installed_kinds, load_kind
 from driver.log import RENDERERS, Log, QueuedSink, render_json
 from driver.loop import Loop
 from driver.process.children import Children
-from driver.process.orphans import become_subreaper, sweep
+from driver.process.orphans import become_subreaper, reap_forever, sweep
 from driver.secrets import Secrets
 from driver.settings import Settings
-from driver.stop import Stop, listen
+from driver.stop import HURRIED_SECONDS, Stop, listen
 
+STDOUT: Final = 1
 # What a driver whose clean-up hangs may take on top of its grace before it is ended from outside its event loop.
 _OVERTIME_SECONDS: Final = 2.0
 
@@ -42,7 +43,7 @@ def run(environ: Mapping[str, str]) -> int:
     started = clock.now()
     read = settings.read(environ)
     verify = _verification(read)
-    sink = QueuedSink(sys.stdout.fileno())
+    sink = QueuedSink(STDOUT, render=RENDERERS[read.log_format])
     log = Log(
         sink,
         render=RENDERERS[read.log_format],
@@ -54,10 +55,10 @@ def run(environ: Mapping[str, str]) -> int:
     try:
         make_undumpable()
         become_subreaper()
-        if reason := exposed_to(environ.get("HEPHAESTUS_SANDBOX_TOKEN_FILE", "")):
+        if reason := exposed_to(environ.get("HEPHAESTUS_SANDBOX_TOKEN_FILE", ""), read.gateway_url):
             log.warning("token.exposed", reason=reason)
-        code = anyio.run(_drive, read, verify, clock, log, started)
-    except Exception as error:
+        code = anyio.run(_drive, read, verify, clock, log, sink, started)
+    except BaseException as error:  # also a kind that calls sys.exit
         log.error("driver.internal_fault", error=repr(error), traceback=traceback.format_exc())
         code = DriverExit.INTERNAL
     log.info("driver.stopped", exit=int(code))
@@ -67,7 +68,7 @@ def run(environ: Mapping[str, str]) -> int:
 
 def tell_problems(problems: list[str], environ: Mapping[str, str]) -> None:
     """One line for each problem with the settings, in the log's format as far as that can be told."""
-    sink = QueuedSink(sys.stdout.fileno())
+    sink = QueuedSink(STDOUT)
     log = Log(sink, render=RENDERERS.get(environ.get("DRIVER_LOG", ""), render_json), wall=time.time)
     for problem in problems:
         log.error("setting.wrong", problem=problem)
@@ -76,12 +77,17 @@ def tell_problems(problems: list[str], environ: Mapping[str, str]) -> None:
 
 def _verification(read: Settings) -> ssl.SSLContext | bool:
     try:
+        httpx.URL(read.gateway_url)
         return tls_context(read.gateway_url, read.gateway_ca)
+    except httpx.InvalidURL as error:
+        raise SettingsError([f"HEPHAESTUS_GATEWAY_URL: cannot be used ({error})"]) from error
     except OSError as error:
         raise SettingsError([f"HEPHAESTUS_GATEWAY_CA: holds no certificate that can be loaded ({error})"]) from error
 
 
-async def _drive(read: Settings, verify: ssl.SSLContext | bool, clock: Clock, log: Log, started: float) -> DriverExit:
+async def _drive(
+    read: Settings, verify: ssl.SSLContext | bool, clock: Clock, log: Log, sink: QueuedSink, started: float
+) -> DriverExit:
     stop = Stop(read.stop_grace, clock)
     answered = anyio.Event()
     children = Children()
@@ -89,7 +95,8 @@ async def _drive(read: Settings, verify: ssl.SSLContext | bool, clock: Clock, lo
     async with anyio.create_task_group() as tasks, gateway:
         await tasks.start(listen, stop, log)
         release_stop_signals()
-        tasks.start_soon(_end_overtime, stop)
+        tasks.start_soon(_end_overtime, stop, log, sink)
+        tasks.start_soon(reap_forever, children, clock)
         rooms = Rooms(
             settings=read,
             gateway=gateway,
@@ -100,21 +107,43 @@ async def _drive(read: Settings, verify: ssl.SSLContext | bool, clock: Clock, lo
                 Storage(read.model.storage),
             ),
             children=children,
+            load_kind=load_kind,
             clock=clock,
             rng=random.Random(),
             log=log,
         )
         gate = IsolationGate(read.isolation, clock=clock, log=log, answered=answered, started=started)
-        code = await Loop(rooms, gate, stop, installed_kinds()).run()
-        with anyio.CancelScope(shield=True):  # bounded by the sweep itself
-            await sweep(children.waited)
+        try:
+            code = await Loop(rooms, gate, stop, installed_kinds()).run()
+        finally:
+            await _leave_nothing(children, log)
         tasks.cancel_scope.cancel("the loop is over")
     return code
 
 
-async def _end_overtime(stop: Stop) -> None:
+async def _leave_nothing(children: Children, log: Log) -> None:
+    """End whatever programs have left; where that fails, the driver's end tells more than this does."""
+    try:
+        with anyio.CancelScope(shield=True):  # bounded by the sweep itself
+            await sweep(children)
+    except ProgramError as error:
+        log.error("program.left_behind", error=str(error))
+
+
+async def _end_overtime(stop: Stop, log: Log, sink: QueuedSink) -> None:
     """Once a stop is asked for, see that the process ends even if its event loop or a thread hangs."""
     await stop.wait_asked()
-    timer = threading.Timer(stop.grace + _OVERTIME_SECONDS, os._exit, (DriverExit.INTERNAL,))
+    _cut_off_after(stop.grace + _OVERTIME_SECONDS, log, sink)
+    await stop.wait_hurried()
+    _cut_off_after(HURRIED_SECONDS + _OVERTIME_SECONDS, log, sink)
+
+
+def _cut_off_after(seconds: float, log: Log, sink: QueuedSink) -> None:
+    def cut_off() -> None:
+        log.error("driver.cut_off", exit=int(DriverExit.INTERNAL))
+        sink.close()
+        os._exit(DriverExit.INTERNAL)
+
+    timer = threading.Timer(seconds, cut_off)
     timer.daemon = True
     timer.start()

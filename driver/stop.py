@@ -1,6 +1,8 @@
 """A stop of the driver: asked for by SIGTERM or SIGINT, bounded by the grace, hurried by a second signal."""
 
+import math
 import signal
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -12,6 +14,8 @@ from driver.clock import Clock
 from driver.log import Log
 
 HURRIED_SECONDS: Final = 2.0
+_STOP_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
+_MANY: Final = 4096
 
 
 class Stop:
@@ -56,12 +60,26 @@ class Stop:
     async def wait_hurried(self) -> None:
         await self._hurried.wait()
 
+    async def wait_left(self, seconds: float) -> None:
+        """Return when no more than that much of the grace is left, or at once when it is hurried."""
+        await self._asked.wait()
+        async with anyio.create_task_group() as tasks:
+
+            async def hurry() -> None:
+                await self._hurried.wait()
+                tasks.cancel_scope.cancel("hurried")
+
+            tasks.start_soon(hurry)
+            await self._clock.sleep(self._left() - seconds)
+            tasks.cancel_scope.cancel("no more is left")
+
     async def wait_end(self) -> None:
         """Return when the grace is over."""
-        await self._asked.wait()
-        while (ends_at := self._ends_at) is not None and (now := self._clock.now()) < ends_at:
-            # A second signal may bring the end nearer while this waits.
-            await self._clock.sleep_until(min(ends_at, now + HURRIED_SECONDS / 2))
+        await self.wait_left(0.0)
+        await self._clock.sleep(self._left())
+
+    def _left(self) -> float:
+        return math.inf if self._ends_at is None else self._ends_at - self._clock.now()
 
     @contextmanager
     def interrupts(self, after: float = 0.0) -> Iterator[None]:
@@ -77,9 +95,26 @@ class Stop:
 
 
 async def listen(stop: Stop, log: Log, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-    """Turn SIGTERM and SIGINT into `stop.ask`, until cancelled; started once the handlers are installed."""
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        task_status.started()
-        async for number in signals:
-            stop.ask()
-            log.info("driver.stopping", signal=signal.Signals(number).name, hurried=stop.hurried)
+    """Turn SIGTERM and SIGINT into `stop.ask`, until cancelled; started once the handlers are installed.
+
+    The handlers stay: a signal that comes later does nothing. With the default action it would change the exit
+    code of a driver that is just about to end.
+    """
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        reader.setblocking(False)
+        writer.setblocking(False)
+        signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        try:
+            for number in _STOP_SIGNALS:
+                signal.signal(number, lambda *_: None)
+                signal.siginterrupt(number, False)
+            task_status.started()
+            while True:
+                await anyio.wait_readable(reader)
+                for received in reader.recv(_MANY):
+                    if received in _STOP_SIGNALS:
+                        stop.ask()
+                        log.info("driver.stopping", signal=signal.Signals(received).name, hurried=stop.hurried)
+        finally:
+            signal.set_wakeup_fd(-1)

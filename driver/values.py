@@ -2,6 +2,7 @@
 
 import ipaddress
 import math
+import os
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ T = TypeVar("T")
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
+# More than any machine has, and less than what a resource limit can hold.
+_LARGEST_SIZE: Final = 1 << 60
 
 
 @dataclass(frozen=True)
@@ -28,56 +31,74 @@ class Target:
 
 
 def gateway_url(text: str) -> str:
-    parts = urlsplit(text)
+    """The address with its scheme in lower case, without slashes at its end."""
+    wrong = "must be http://ADDRESS[:PORT] or https://ADDRESS[:PORT]"
     try:
-        port_is_valid = parts.port is None or parts.port > 0
+        parts = urlsplit(text)
+        port = parts.port
     except ValueError:
-        port_is_valid = False
-    if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_valid:
-        raise ValueError("must be http://ADDRESS[:PORT] or https://ADDRESS[:PORT]")
-    if parts.username or parts.password or parts.query or parts.fragment:
+        raise ValueError(wrong) from None
+    # urlsplit passes over white space and control characters, which a request may not hold.
+    is_plain = text.isascii() and text.isprintable() and " " not in text
+    if not is_plain or parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise ValueError(wrong)
+    if "@" in parts.netloc or "?" in text or "#" in text:
         raise ValueError("must have no user, query or fragment")
-    return text.rstrip("/")
+    return f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/")
 
 
 def target(text: str) -> Target:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or not 1 <= int(port) <= 65_535:
-        raise ValueError("must be ADDRESS:PORT, as in 10.96.0.1:443 or [fd00::1]:443")
-    return Target(address(host.removeprefix("[").removesuffix("]")), int(port))
+    return _target(text, address)
 
 
 def target_elsewhere(text: str) -> Target:
     """A target that is not this host, whose refusal would prove nothing of a network policy."""
-    found = target(text)
-    if ipaddress.ip_address(found.host).is_loopback:
-        raise ValueError("must not be a loopback address in a Pod")
-    return found
+    return _target(text, address_elsewhere)
+
+
+def _target(text: str, parse: Callable[[str], str]) -> Target:
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or len(port) > 5 or not 1 <= int(port) <= 65_535:
+        raise ValueError("must be ADDRESS:PORT, as in 10.96.0.1:443 or [fd00::1]:443")
+    return Target(parse(host.removeprefix("[").removesuffix("]")), int(port))
 
 
 def address(text: str) -> str:
-    try:
-        found = ipaddress.ip_address(text)
-    except ValueError:
-        raise ValueError("must be an IP address") from None
+    found = _address(text)
     # connect(2) to an unspecified address reaches this host itself, whose refusal would prove nothing.
     if found.is_unspecified or found.is_multicast:
         raise ValueError("must be the IP address of one host")
     return str(found)
 
 
+def address_elsewhere(text: str) -> str:
+    """An address that is not this host's."""
+    if _address(text).is_loopback:
+        raise ValueError("must not be a loopback address in a Pod")
+    return address(text)
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """What is reached at an address: behind `::ffff:127.0.0.1` that is 127.0.0.1."""
+    try:
+        found = ipaddress.ip_address(text)
+    except ValueError:
+        raise ValueError("must be an IP address") from None
+    return getattr(found, "ipv4_mapped", None) or found
+
+
 def absolute_path(text: str) -> Path:
     path = Path(text)
-    if not path.is_absolute() or path == Path("/") or ".." in path.parts:
+    # POSIX leaves `//` to the system, and Linux takes it for `/`.
+    if not path.is_absolute() or len(path.parts) == 1 or ".." in path.parts or text.startswith("//"):
         raise ValueError("must be an absolute path below /")
     return path
 
 
 def existing_file(text: str) -> Path:
-    path = Path(text)
-    if not path.is_file():
+    if not os.path.isfile(text):
         raise ValueError("must name a file")
-    return path
+    return Path(text)
 
 
 def command(text: str) -> tuple[str, ...]:
@@ -102,7 +123,7 @@ def one_of(*allowed: str) -> Callable[[str], str]:
 def seconds(least: float, most: float) -> Callable[[str], float]:
     def parse(text: str) -> float:
         try:
-            value = float(text.removesuffix("s"))
+            value = float(text.removesuffix("s")) if text.isascii() else math.nan
         except ValueError:
             value = math.nan
         if not least <= value <= most:
@@ -114,9 +135,10 @@ def seconds(least: float, most: float) -> Callable[[str], float]:
 
 def count(least: int, most: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        if not (text.isascii() and text.isdigit()) or not least <= int(text) <= most:
+        value = _whole(text)
+        if value is None or not least <= value <= most:
             raise ValueError(f"must be a whole number from {least} to {most:,}")
-        return int(text)
+        return value
 
     return parse
 
@@ -128,11 +150,17 @@ def size(least: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         digits = text.rstrip("KMGiB ")
         unit = text[len(digits) :].strip()
-        if not (digits.isascii() and digits.isdigit()) or unit not in _UNITS or int(digits) * _UNITS[unit] < least:
+        number = _whole(digits)
+        if number is None or unit not in _UNITS or not least <= number * _UNITS[unit] <= _LARGEST_SIZE:
             raise ValueError(f"must be a size of at least {least:,} bytes, in bytes, KiB, MiB or GiB")
-        return int(digits) * _UNITS[unit]
+        return number * _UNITS[unit]
 
     return parse
+
+
+def _whole(text: str) -> int | None:
+    """The number that ASCII digits write, or None; longer than any bound it is none either."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else None
 
 
 def optional(parse: Callable[[str], T]) -> Callable[[str], T | None]:

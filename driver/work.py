@@ -21,16 +21,24 @@ class WorkSections:
     def __init__(self) -> None:
         self._reason: StopReason | None = None
         self._scopes: set[anyio.CancelScope] = set()
+        self._has_cut = False
 
     @property
     def stopped(self) -> StopReason | None:
+        """Why the work is stopped, now and later."""
         return self._reason
 
-    def stop(self, reason: StopReason) -> None:
-        """Cut every section short, now and later. The first reason stays."""
+    @property
+    def cut(self) -> StopReason | None:
+        """Why a section was left early; None as long as each came to its own end."""
+        return self._reason if self._has_cut else None
+
+    def stop(self, reason: StopReason) -> bool:
+        """Cut every section short, now and later; whether there was one. The first reason stays."""
         self._reason = self._reason or reason
         for scope in self._scopes:
             scope.cancel(reason.value)
+        return bool(self._scopes)
 
     @contextmanager
     def section(self) -> Iterator[Section]:
@@ -45,3 +53,4 @@ class WorkSections:
                 self._scopes.discard(scope)
         if scope.cancelled_caught:
             section.stopped = self._reason
+            self._has_cut = True

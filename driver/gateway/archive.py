@@ -9,7 +9,7 @@ import httpx
 
 from driver.errors import ContractError, GatewayUnavailable
 
-_CONTENT_RANGE: Final = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+_CONTENT_RANGE: Final = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})")
 
 
 @dataclass(frozen=True)

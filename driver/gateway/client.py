@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, Final
 
 import anyio
+import httpx
 
 from driver.clock import Clock
 from driver.errors import ClaimLost, GatewayUnavailable
@@ -21,7 +22,6 @@ from driver.gateway.wire import Claim, Context, End, EndResult, Lease, NextReque
 
 _UPLOAD_SLICE: Final = 256 * 1024
 _FIRST_CALL_SECONDS: Final = 120.0
-_UPLOAD_SECONDS: Final = 120.0
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ class Pulled:
 class GatewayClient:
     """The gateway. An async context manager: its connections are closed with it.
 
-    `on_answer` is called for each answer that came, whatever it says.
+    `on_answer` is called for each answer that came, whatever it says. `network`, if it is given, carries the
+    requests in place of sockets.
     """
 
     def __init__(
@@ -53,9 +54,10 @@ class GatewayClient:
         clock: Clock,
         verify: ssl.SSLContext | bool,
         on_answer: Callable[[], None] = lambda: None,
+        network: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._clock = clock
-        self._transport = Transport(url, token, verify=verify, on_answer=on_answer)
+        self._transport = Transport(url, token, verify=verify, on_answer=on_answer, network=network)
 
     async def __aenter__(self) -> "GatewayClient":
         await self._transport.__aenter__()
@@ -80,7 +82,7 @@ class GatewayClient:
         return Pulled(answer.parse(Claim, "next"), sent_at)
 
     def for_run(self, run: Run, guard: Callable[[], None]) -> "RunCalls":
-        """The calls about one claimed run. `guard` is called right before anything is written."""
+        """The calls about one claimed run. `guard` is called right before each of them but a renewal is sent."""
         return RunCalls(self._transport, run, guard)
 
 
@@ -110,6 +112,7 @@ class RunCalls:
     @asynccontextmanager
     async def workspace(self, offset: int, etag: str | None) -> AsyncIterator[ArchiveStream]:
         """`GET runtime/workspace`, from `offset` while the archive is still the one with `etag`."""
+        self._guard()
         headers = dict(self._headers)
         if offset and etag:
             headers |= {"range": f"bytes={offset}-", "if-range": etag}
@@ -117,8 +120,8 @@ class RunCalls:
         async with self._transport.stream(request, "workspace") as response:
             yield open_archive(response, asked_offset=offset)
 
-    async def result(self, content: BinaryIO, size: int, digest: str, exit: int) -> None:
-        """`POST runtime/result`: returns once the gateway confirmed `digest` (`sha-256=:...:`).
+    async def result(self, content: BinaryIO, size: int, digest: str, exit: int, *, seconds: float) -> None:
+        """`POST runtime/result`: returns once the gateway confirmed `digest` (`sha-256=:...:`), in `seconds`.
 
         Raises ClaimLost for a 409 that does not confirm it, GatewayUnavailable for any other answer that
         does not. `content` is read from its start in each try.
@@ -134,21 +137,25 @@ class RunCalls:
         client = self._transport.transfers
         body = _slices(content, self._guard)
         request = client.build_request("POST", self._path + "runtime/result", headers=headers, content=body)
-        answer = await self._transport.answer(client, request, "result", seconds=_UPLOAD_SECONDS, also=(409,))
+        answer = await self._transport.answer(client, request, "result", seconds=seconds, also=(409,))
         if confirms(answer.headers.get("etag"), digest):
             return
         if answer.status == 409:
             raise ClaimLost("result: 409 without the digest that was sent")
         raise GatewayUnavailable("result: the answer does not confirm the digest that was sent")
 
-    async def end(self, end: End) -> EndResult:
-        """`POST end`. A repeat reads ALREADY_ENDED, which is a success."""
+    async def end(self, end: End, *, seconds: float = ANSWER_SECONDS) -> EndResult:
+        """`POST end`; the whole try takes at most `seconds`. A repeat reads ALREADY_ENDED, which is a success."""
         self._guard()
+        data = end.model_dump_json().encode()
+        headers = {**self._headers, "content-type": "application/json", "content-length": str(len(data))}
         client = self._transport.control
-        request = client.build_request("POST", self._path + "end", headers=self._headers, json=end.model_dump())
-        return (await self._transport.answer(client, request, "end")).parse(EndResult, "end")
+        body = _guarded(data, self._guard)
+        request = client.build_request("POST", self._path + "end", headers=headers, content=body)
+        return (await self._transport.answer(client, request, "end", seconds=seconds)).parse(EndResult, "end")
 
     async def _get(self, call: str) -> Answer:
+        self._guard()
         client = self._transport.control
         request = client.build_request("GET", self._path + call, headers=self._headers)
         return await self._transport.answer(client, request, call, seconds=_FIRST_CALL_SECONDS)
@@ -163,6 +170,12 @@ def confirms(etag: str | None, digest: str) -> bool:
     """Whether a strong ETag is the digest `sha-256=:base64:` that was sent, in this form or in hex."""
     encoded = digest.removeprefix("sha-256=:").removesuffix(":")
     return etag in (f'"{digest}"', f'"{base64.b64decode(encoded).hex()}"')
+
+
+async def _guarded(data: bytes, guard: Callable[[], None]) -> AsyncIterator[bytes]:
+    """A body that is checked once more when the connection is there, however long that took."""
+    guard()
+    yield data
 
 
 async def _slices(content: BinaryIO, guard: Callable[[], None]) -> AsyncIterator[bytes]:

@@ -4,6 +4,7 @@ This is the only place that decides either (docs/protocol.md, "Identity"). Back-
 cap, and the jitter is applied after the cap, so that many drivers do not come back in one second.
 """
 
+import math
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from email.utils import parsedate_to_datetime
@@ -28,6 +29,7 @@ BACKOFF_BASE: Final = 0.25
 BACKOFF_CAP: Final = 30.0
 _TOLD_JITTER: Final = 0.1
 _LONGEST_TOLD: Final = 3600.0
+_LEAST_CUT: Final = 1.0
 
 
 def error_for(call: str, status: int, headers: Mapping[str, str], code: str | None) -> GatewayError:
@@ -56,7 +58,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         told = parsedate_to_datetime(text)
         sent = parsedate_to_datetime(headers.get("date", ""))
         seconds = (told - sent).total_seconds()
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
     return min(max(seconds, 0.0), _LONGEST_TOLD)
 
@@ -66,11 +68,16 @@ def backoff(failures: int, rng: random.Random, *, base: float = BACKOFF_BASE, ca
     return rng.uniform(0.0, min(cap, base * 2.0 ** min(failures - 1, 30)))
 
 
-def pause_after(error: GatewayUnavailable, failures: int, rng: random.Random) -> float:
-    """Seconds until the next try: what the gateway told (and up to a tenth more), or back-off."""
+def pause_after(error: GatewayUnavailable, failures: int, rng: random.Random, *, left: float = math.inf) -> float:
+    """Seconds until the next try: what the gateway told (and up to a tenth more), or back-off.
+
+    What was told and does not fit into the `left` seconds is cut to half of them, as long as that is a second: a
+    try that comes too early harms less than work that was done and is never delivered.
+    """
     if error.retry_after is None:
         return backoff(failures, rng)
-    return error.retry_after * (1 + rng.uniform(0.0, _TOLD_JITTER))
+    told = error.retry_after * (1 + rng.uniform(0.0, _TOLD_JITTER))
+    return left / 2 if told > left >= 2 * _LEAST_CUT else told
 
 
 class Retries:
@@ -91,13 +98,13 @@ class Retries:
         last = self._clock.now() + within
         failure: GatewayUnavailable | None = None
 
-        def bound() -> float:
-            return min(last, self._until())
+        def left() -> float:
+            return min(last, self._until()) - self._clock.now()
 
         async def attempt() -> T:
             nonlocal failure
             # The bound may have moved earlier during the pause.
-            if failure is not None and self._clock.now() > bound():
+            if failure is not None and left() < 0:
                 raise failure
             try:
                 return await action()
@@ -106,10 +113,7 @@ class Retries:
                 raise
 
         def wait(state: RetryCallState) -> float:
-            return pause_after(_error_of(state), state.attempt_number, self._rng)
-
-        def stop(state: RetryCallState) -> bool:
-            return self._clock.now() + state.upcoming_sleep > bound()
+            return pause_after(_error_of(state), state.attempt_number, self._rng, left=left())
 
         def before_sleep(state: RetryCallState) -> None:
             self._log.warning(
@@ -123,7 +127,7 @@ class Retries:
         tries = AsyncRetrying(
             retry=retry_if_exception_type(GatewayUnavailable),
             wait=wait,
-            stop=stop,
+            stop=lambda state: state.upcoming_sleep > left(),
             sleep=self._clock.sleep,
             before_sleep=before_sleep,
             reraise=True,

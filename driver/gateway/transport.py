@@ -1,12 +1,14 @@
 """How a request reaches the gateway and what comes back: three connections, bounded answers, one error seam.
 
-The token goes to the gateway's origin only: no redirect is followed and no proxy variable is read.
+The token goes to the gateway's origin only: no redirect is followed, no proxy variable is read, and no cookie
+is kept.
 """
 
 import ssl
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -23,7 +25,8 @@ USER_AGENT: Final = f"agent-sandbox-driver/{__version__}"
 
 _KIB = 1024
 _MIB = 1024 * _KIB
-ANSWER_BYTES: Final = 16 * _MIB
+# What is parsed in one go holds up the event loop: 4 MiB of text for some 20 ms.
+ANSWER_BYTES: Final = 4 * _MIB
 PROBLEM_BYTES: Final = 64 * _KIB
 ANSWER_SECONDS: Final = 30.0
 _CONNECT_SECONDS: Final = 10.0
@@ -38,7 +41,7 @@ def tls_context(gateway_url: str, extra_ca: Path | None) -> ssl.SSLContext | boo
 
     Raises OSError or ssl.SSLError when the CA file cannot be loaded.
     """
-    if not gateway_url.startswith("https:"):
+    if not gateway_url.lower().startswith("https:"):
         return False
     context = ssl.create_default_context()
     if extra_ca is not None:
@@ -67,9 +70,20 @@ class Answer:
 
 
 class Transport:
-    """Connections to the gateway, kept apart by use. An async context manager."""
+    """Connections to the gateway, kept apart by use. An async context manager.
 
-    def __init__(self, url: str, token: str, *, verify: ssl.SSLContext | bool, on_answer: Callable[[], None]) -> None:
+    `network`, if it is given, carries the requests in place of sockets.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        verify: ssl.SSLContext | bool,
+        on_answer: Callable[[], None],
+        network: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
         self._on_answer = on_answer
         self._stack = AsyncExitStack()
 
@@ -81,9 +95,11 @@ class Transport:
                     "user-agent": USER_AGENT,
                     "accept-encoding": "identity",
                 },
+                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
                 verify=verify,
                 trust_env=False,
                 follow_redirects=False,
+                transport=network,
                 timeout=httpx.Timeout(ANSWER_SECONDS, connect=_CONNECT_SECONDS),
             )
 
@@ -105,13 +121,17 @@ class Transport:
         call: str,
         *,
         seconds: float = ANSWER_SECONDS,
+        silence: float = ANSWER_SECONDS,
         also: Collection[int] = (),
     ) -> Answer:
         """Send, and read the whole answer within `seconds`: a 2xx, or a status that is named in `also`.
 
-        Raises GatewayUnavailable, ContractError, or what the status means.
+        Bytes that the gateway does not take for `silence` seconds end the try before. Raises
+        GatewayUnavailable, ContractError, or what the status means.
         """
-        request.extensions["timeout"] = httpx.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS)).as_dict()
+        request.extensions["timeout"] = httpx.Timeout(
+            seconds, connect=min(seconds, _CONNECT_SECONDS), write=min(seconds, silence)
+        ).as_dict()
         try:
             with anyio.fail_after(seconds):
                 response = await client.send(request, stream=True)

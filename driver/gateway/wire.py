@@ -26,6 +26,7 @@ class Message(BaseModel):
         serialize_by_alias=True,
         strict=True,
         frozen=True,
+        allow_inf_nan=False,
         defer_build=True,
     )
 
@@ -36,7 +37,8 @@ class NextRequest(Message):
 
 
 class Run(Message):
-    id: str = Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9._:-]+$")
+    # One part of a path, so not of dots alone.
+    id: str = Field(max_length=200, pattern=r"^[A-Za-z0-9._:-]*[A-Za-z0-9_:-][A-Za-z0-9._:-]*$")
     kind: str
     subject: str
     epoch: int = Field(ge=1)

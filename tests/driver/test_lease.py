@@ -132,6 +132,7 @@ class Keeping:
         self.state = LeaseState(lease(seconds, deadline), sent_at=0.0)
         self.renewals: list[float] = []
         self.lost: list[tuple[float, Loss]] = []
+        self.gives_up = True
         self._answer = answer
         self.keeper = LeaseKeeper(
             self.state, self._renew, clock=self.clock, rng=random.Random(7), log=LOG, on_lost=self._on_lost
@@ -143,6 +144,8 @@ class Keeping:
 
     def _on_lost(self, loss: Loss) -> None:
         self.lost.append((self.clock.now(), loss))
+        if not loss.may_end and self.gives_up:
+            self.state.give_up()
 
 
 def fail(error: Exception) -> wire.Lease:
@@ -199,7 +202,6 @@ async def test_doubt_counts_from_the_last_good_renewal() -> None:
     [
         (TokenRejected(), Loss.TOKEN_REJECTED),
         (ClaimLost(), Loss.CLAIM_LOST),
-        (WorkErased(), Loss.ERASED),
     ],
 )
 async def test_losses(error: Exception, loss: Loss) -> None:
@@ -208,6 +210,42 @@ async def test_losses(error: Exception, loss: Loss) -> None:
     await keeping.keeper.run()
     assert keeping.lost == [(keeping.renewals[0], loss)]
     assert len(keeping.renewals) == 1
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("error", "loss"),
+    [(WorkErased(), Loss.ERASED), (ClaimLost(), Loss.CLAIM_LOST), (TokenRejected(), Loss.TOKEN_REJECTED)],
+)
+async def test_a_refusal_that_does_not_end_the_claim(error: Exception, loss: Loss) -> None:
+    """Where the end may still be told, nothing is renewed any more, and the claim holds until it is in doubt."""
+    keeping = Keeping(lambda n: fail(error))
+    keeping.gives_up = False
+    await keeping.keeper.run()
+    assert keeping.lost == [(keeping.renewals[0], loss), (45.0, Loss.IN_DOUBT)]
+    assert len(keeping.renewals) == 1
+
+
+@pytest.mark.anyio
+async def test_a_fault_of_the_keeper_is_no_lost_claim() -> None:
+    """An error that nobody foresaw is a failed renewal like any other, and the next one repairs it."""
+    keeping = Keeping(lambda n: fail(ZeroDivisionError()) if n == 1 else lease(60, now=keeping.clock.now()))
+    with anyio.move_on_after(100):
+        await keeping.keeper.run()
+    assert keeping.lost == []
+    assert keeping.renewals[1] - keeping.renewals[0] <= 6
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("told", "least", "most"), [(8.0, 8.0, 8.0), (3600.0, 10.0, 14.0)])
+async def test_renewal_that_is_told_to_wait(told: float, least: float, most: float) -> None:
+    """A Retry-After is kept where it fits; one that would use up the lease is cut to half of what is left."""
+    busy = GatewayUnavailable(retry_after=told)
+    keeping = Keeping(lambda n: fail(busy) if n == 1 else lease(60, now=keeping.clock.now()))
+    with anyio.move_on_after(40):
+        await keeping.keeper.run()
+    assert keeping.lost == []
+    assert least <= keeping.renewals[1] - keeping.renewals[0] <= most
 
 
 @pytest.mark.anyio

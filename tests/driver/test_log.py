@@ -3,13 +3,17 @@
 import base64
 import json
 import os
+import resource
+import signal
 import threading
+import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driver.log import Log, QueuedSink, render_console, render_json
+from driver.log import LineWriter, Log, QueuedSink, render_console, render_json
 from driver.secrets import Secrets
 
 TOKEN = 'ey.a-Token/with+signs_"and\\more'
@@ -101,6 +105,93 @@ def test_reader_that_stalls_never_blocks_the_writer() -> None:
     dropped = sum(json.loads(told)["lines"] for told in received.split(b"\n") if told.startswith(b"{"))
     assert 64 <= kept < 200
     assert kept + dropped == 200
+
+
+def test_console_escapes_what_a_terminal_acts_on() -> None:
+    """A value with control characters is shown, not obeyed."""
+    record = {"time": "2026-11-29T22:40:00.250Z", "level": "info", "event": "run.ended", "reason": "\x1b[2J\u202e\nx"}
+    assert render_console(record) == '22:40:00   run.ended              reason="\\u001b[2J\\u202e\\nx"'
+
+
+def test_non_blocking_output() -> None:
+    """Where somebody else has made the output non-blocking, a full pipe is waited for and no line is torn."""
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    sink = QueuedSink(write_end)
+    lines = [f"{number:05} {'x' * 9_000}" for number in range(50)]
+    for line in lines:
+        sink(line + "\n")
+    received = bytearray()
+
+    def read_all() -> None:
+        while data := os.read(read_end, 1 << 16):
+            received.extend(data)
+
+    reader = threading.Thread(target=read_all)
+    reader.start()
+    sink.close()
+    os.close(write_end)
+    reader.join()
+    os.close(read_end)
+    assert received.decode().splitlines() == lines
+
+
+def test_output_that_was_full_for_a_while(tmp_path: Path) -> None:
+    """A line that was torn by a full disk spoils no other."""
+    file = os.open(tmp_path / "log", os.O_CREAT | os.O_WRONLY)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    writer = LineWriter(file)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (15, before[1]))
+    try:
+        written = [writer.write(line) for line in (b"first\n", b"torn in two\n", b"lost\n")]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    written += [writer.write(line) for line in (b"next\n", b"last\n")]
+    os.close(file)
+    assert written == [True, False, False, True, True]
+    assert (tmp_path / "log").read_text().splitlines() == ["first", "torn in t", "next", "last"]
+
+
+def test_lines_that_could_not_be_written_are_counted(tmp_path: Path) -> None:
+    """The count of lost lines is kept until it can be told."""
+    lost_at, told_at = os.open("/dev/full", os.O_WRONLY), os.open(tmp_path / "log", os.O_CREAT | os.O_WRONLY)
+    sink = QueuedSink(lost_at)
+    for number in range(5):
+        sink(f"{number}\n")
+    while sink.lost < 5:
+        time.sleep(0)
+    os.dup2(told_at, lost_at)
+    sink("last\n")
+    sink.close()
+    os.close(lost_at)
+    os.close(told_at)
+    last, told = (tmp_path / "log").read_text().splitlines()
+    assert last == "last"
+    assert json.loads(told) | {"time": ""} == {"time": "", "level": "warning", "event": "log.dropped", "lines": 5}
+
+
+def test_many_threads() -> None:
+    """Lines of several threads come out whole, each thread's in its order."""
+    read_end, write_end = os.pipe()
+    sink = QueuedSink(write_end)
+
+    def write(name: str) -> None:
+        for number in range(100):
+            sink(f"{name} {number}\n")
+
+    writers = [threading.Thread(target=write, args=(name,)) for name in "abcd"]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    sink.close()
+    os.close(write_end)
+    with os.fdopen(read_end) as reader:
+        received = reader.read().splitlines()
+    for name in "abcd":
+        assert [line for line in received if line.startswith(name)] == [f"{name} {number}" for number in range(100)]
 
 
 def test_closed_output_does_not_raise() -> None:

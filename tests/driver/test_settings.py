@@ -67,10 +67,22 @@ def test_all_problems_at_once() -> None:
         ("HEPHAESTUS_GATEWAY_URL", "http://10.0.0.1:0"),
         ("HEPHAESTUS_GATEWAY_URL", "http://10.0.0.1:99999"),
         ("HEPHAESTUS_GATEWAY_URL", "http://10.0.0.1/?x=1"),
+        ("HEPHAESTUS_GATEWAY_URL", "http://10.0.0.1/?"),
+        ("HEPHAESTUS_GATEWAY_URL", "http://10.0.0.1#"),
+        ("HEPHAESTUS_GATEWAY_URL", "http://@10.0.0.1"),
+        ("HEPHAESTUS_GATEWAY_URL", "http://10.0.0.1:8080\n"),
+        ("HEPHAESTUS_GATEWAY_URL", "http://10.0.0.1 /x"),
+        ("HEPHAESTUS_GATEWAY_URL", "http://10.0.0.1:８０"),
+        ("HEPHAESTUS_GATEWAY_URL", "http://[fd00::1"),
+        ("HEPHAESTUS_GATEWAY_URL", "//10.0.0.1"),
+        ("HEPHAESTUS_GATEWAY_URL", "10.0.0.1:80"),
         ("HEPHAESTUS_GATEWAY_CA", "/does/not/exist"),
+        ("HEPHAESTUS_GATEWAY_CA", "/etc"),
         ("HEPHAESTUS_SANDBOX_TOKEN", "short"),
         ("HEPHAESTUS_SANDBOX_TOKEN", "two words are no token"),
         ("KUBERNETES_SERVICE_HOST", "kubernetes.default"),
+        ("KUBERNETES_SERVICE_HOST", "127.0.0.1"),
+        ("KUBERNETES_SERVICE_HOST", "::1"),
         ("KUBERNETES_SERVICE_PORT", "https"),
         ("DRIVER_ISOLATION_TARGET", "10.0.0.1"),
         ("DRIVER_ISOLATION_TARGET", "api:443"),
@@ -78,10 +90,29 @@ def test_all_problems_at_once() -> None:
         ("DRIVER_ISOLATION_TARGET", "[::]:443"),
         ("DRIVER_ISOLATION_TARGET", "224.0.0.1:443"),
         ("DRIVER_ISOLATION_TARGET", "127.0.0.1:443"),
+        ("DRIVER_ISOLATION_TARGET", "[::ffff:127.0.0.1]:443"),
+        ("DRIVER_ISOLATION_TARGET", "[::ffff:0.0.0.0]:443"),
+        ("DRIVER_ISOLATION_TARGET", "10.0.0.1:٤٤٣"),
+        ("DRIVER_ISOLATION_TARGET", "10.0.0.1:²"),
+        ("DRIVER_ISOLATION_TARGET", "10.0.0.1:" + "9" * 5000),
         ("DRIVER_ISOLATION", "sometimes"),
         ("DRIVER_STOP_GRACE", "nan"),
+        ("DRIVER_STOP_GRACE", "٢٥"),
+        ("DRIVER_STOP_GRACE", "1e999"),
+        ("DRIVER_STOP_GRACE", "-5"),
+        ("DRIVER_STOP_GRACE", "25ss"),
+        ("DRIVER_MODEL_QUEUE", "-1"),
+        ("DRIVER_MODEL_QUEUE", "1" * 5000),
+        ("DRIVER_MODEL_QUEUE", "٣٢"),
+        ("DRIVER_PROGRAM_DISK", "9" * 30 + "GiB"),
+        ("DRIVER_PROGRAM_DISK", "5KiBMiB"),
+        ("DRIVER_PROGRAM_DISK", "٥GiB"),
+        ("DRIVER_PROGRAM_MEMORY", "0"),
         ("DRIVER_PROGRAM_REVIEW", "'unclosed"),
         ("DRIVER_WORKSPACE", "/"),
+        ("DRIVER_WORKSPACE", "//"),
+        ("DRIVER_WORKSPACE", "//workspace"),
+        ("DRIVER_WORKSPACE", "/./"),
         ("DRIVER_WORKSPACE", "/a/../etc"),
     ],
 )
@@ -89,6 +120,35 @@ def test_wrong_value(name: str, value: str) -> None:
     """Each wrong value is one problem that names its setting."""
     found = problems(**{name: value})
     assert [line.split(":")[0] for line in found] == [name]
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ("http://10.0.0.7", "http://10.0.0.7"),
+        ("http://10.0.0.7///", "http://10.0.0.7"),
+        ("HTTPS://10.0.0.7:8443/", "https://10.0.0.7:8443"),
+        ("http://[fd00::1]:8080", "http://[fd00::1]:8080"),
+        ("http://gateway/behind/a/path/", "http://gateway/behind/a/path"),
+    ],
+)
+def test_gateway_url(given: str, url: str) -> None:
+    """The address is taken without slashes at its end, and with its scheme as the code looks for it."""
+    assert settings.read(GOOD | {"HEPHAESTUS_GATEWAY_URL": given}).gateway_url == url
+
+
+def test_empty_is_not_set() -> None:
+    """A setting that is there and empty has its default."""
+    empty = dict.fromkeys(["DRIVER_STOP_GRACE", "DRIVER_LOG", "DRIVER_PROGRAM_MEMORY", "HEPHAESTUS_GATEWAY_CA"], "")
+    assert settings.read(GOOD | empty) == settings.read(GOOD)
+
+
+@pytest.mark.parametrize("file", ["/dev/fd/99999999999999999999", "/dev/fd/999", "/dev/fd/٣", "/", "/does/not/exist"])
+def test_token_file_that_cannot_be_read(file: str) -> None:
+    """It is a wrong setting like any other."""
+    environ = {k: v for k, v in GOOD.items() if k != "HEPHAESTUS_SANDBOX_TOKEN"}
+    with pytest.raises(SettingsError, match="HEPHAESTUS_SANDBOX_TOKEN_FILE: cannot be read"):
+        settings.read(environ | {"HEPHAESTUS_SANDBOX_TOKEN_FILE": file})
 
 
 def test_token_is_never_said() -> None:

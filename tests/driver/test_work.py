@@ -30,6 +30,7 @@ async def test_section_that_ends_by_itself() -> None:
         await anyio.lowlevel.checkpoint()
     work.stop(StopReason.STOPPING)
     assert section.stopped is None
+    assert work.cut is None
 
 
 async def test_a_stop_is_latched() -> None:
@@ -40,7 +41,7 @@ async def test_a_stop_is_latched() -> None:
     with work.section() as section:
         await anyio.sleep_forever()
     assert section.stopped is StopReason.DEADLINE
-    assert work.stopped is StopReason.DEADLINE
+    assert work.stopped is work.cut is StopReason.DEADLINE
 
 
 async def test_errors_pass_through() -> None:

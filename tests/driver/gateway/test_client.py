@@ -165,7 +165,7 @@ async def test_workspace_weak_etag_cannot_resume(calls: RunCalls) -> None:
 async def test_result_is_confirmed(calls: RunCalls, status: int, etag: str) -> None:
     """The digest comes back as the ETag, of the first upload or of a repeat: both are success."""
     route = respx.post(f"{P}/runs/run-7f3a/runtime/result").respond(status, headers={"etag": etag})
-    await calls.result(io.BytesIO(BODY), len(BODY), DIGEST, 3)
+    await calls.result(io.BytesIO(BODY), len(BODY), DIGEST, 3, seconds=60)
     request = route.calls.last.request
     assert request.content == BODY
     assert request.headers["content-length"] == "10"
@@ -182,8 +182,8 @@ async def test_result_is_sent_whole_each_time(calls: RunCalls) -> None:
         side_effect=[httpx.ReadError("reset"), httpx.Response(204, headers={"etag": f'"{DIGEST}"'})]
     )
     with pytest.raises(GatewayUnavailable):
-        await calls.result(content, len(BODY), DIGEST, 0)
-    await calls.result(content, len(BODY), DIGEST, 0)
+        await calls.result(content, len(BODY), DIGEST, 0, seconds=60)
+    await calls.result(content, len(BODY), DIGEST, 0, seconds=60)
     assert [call.request.content for call in route.calls] == [BODY, BODY]
 
 
@@ -204,7 +204,7 @@ async def test_result_not_confirmed(calls: RunCalls, status: int, etag: str | No
     headers = {"etag": etag} if etag else {}
     respx.post(f"{P}/runs/run-7f3a/runtime/result").respond(status, headers=headers)
     with pytest.raises(error):
-        await calls.result(io.BytesIO(BODY), len(BODY), DIGEST, 0)
+        await calls.result(io.BytesIO(BODY), len(BODY), DIGEST, 0, seconds=60)
 
 
 Call = Callable[[GatewayClient, RunCalls], Awaitable[object]]
@@ -221,7 +221,7 @@ EVERY_CALL: dict[str, Call] = {
     "context": lambda _, calls: calls.context(),
     "runtime": lambda _, calls: calls.runtime(),
     "workspace": open_workspace,
-    "result": lambda _, calls: calls.result(io.BytesIO(BODY), len(BODY), DIGEST, 0),
+    "result": lambda _, calls: calls.result(io.BytesIO(BODY), len(BODY), DIGEST, 0, seconds=60),
     "end": lambda _, calls: calls.end(wire.End(outcome="FAILED")),
 }
 
@@ -291,6 +291,8 @@ async def test_status_decides_whatever_the_body(calls: RunCalls, body: bytes) ->
         ({"leasedUntil": None}, "leasedUntil"),
         ({"now": 17}, "now"),
         ({"run": {"id": "run", "kind": "REVIEW", "subject": "s", "epoch": "1", "attempt": 0}}, "run.epoch"),
+        ({"run": {"id": "..", "kind": "REVIEW", "subject": "s", "epoch": 1, "attempt": 0}}, "run.id"),
+        ({"run": {"id": "", "kind": "REVIEW", "subject": "s", "epoch": 1, "attempt": 0}}, "run.id"),
         ({"run": {"id": "run/../x", "kind": "REVIEW", "subject": "s", "epoch": 1, "attempt": 0}}, "run.id"),
         ({"run": {"id": "run", "kind": "REVIEW", "subject": "s", "epoch": 0, "attempt": 0}}, "run.epoch"),
         ({"run": None}, "run"),
@@ -307,7 +309,7 @@ async def test_contract_error_names_the_field(gateway: GatewayClient, change: di
 async def test_answer_is_bounded(calls: RunCalls) -> None:
     """An answer past the bound is refused with the number, and a huge refusal is still a refusal."""
     respx.get(f"{P}/runs/run-7f3a/context").respond(200, content=b" " * (ANSWER_BYTES + 1))
-    with pytest.raises(ContractError, match="larger than 16,777,216 bytes"):
+    with pytest.raises(ContractError, match="larger than 4,194,304 bytes"):
         await calls.context()
     respx.get(f"{P}/runs/run-7f3a/context").respond(403, content=b" " * (ANSWER_BYTES + 1))
     with pytest.raises(GatewayRefused):
@@ -315,9 +317,9 @@ async def test_answer_is_bounded(calls: RunCalls) -> None:
 
 
 @respx.mock
-@pytest.mark.parametrize("call", ["result", "end"])
-async def test_nothing_is_written_for_a_claim_in_doubt(gateway: GatewayClient, call: str) -> None:
-    """The fence is asked right before each write; when it refuses, no request leaves."""
+@pytest.mark.parametrize("call", ["context", "runtime", "workspace", "result", "end"])
+async def test_nothing_is_sent_for_a_claim_in_doubt(gateway: GatewayClient, call: str) -> None:
+    """The fence is asked right before each call about a run; when it refuses, no request leaves."""
     route = respx.route(host="10.0.0.7").respond(204)
 
     def in_doubt() -> None:
@@ -346,7 +348,7 @@ async def test_every_answer_is_a_positive_control() -> None:
 def test_tls_context() -> None:
     """Plain http needs no verification; https verifies against the system's store."""
     assert tls_context("http://10.0.0.7", None) is False
-    context = tls_context("https://10.0.0.7", None)
+    context = tls_context("HTTPS://10.0.0.7", None)
     assert isinstance(context, ssl.SSLContext)
     assert context.verify_mode is ssl.CERT_REQUIRED
     assert context.check_hostname

@@ -107,13 +107,35 @@ async def test_what_is_not_passing_is_not_repeated(error: GatewayError) -> None:
 
 @pytest.mark.anyio
 async def test_no_try_begins_too_late() -> None:
-    """A pause that would end past the bound is not waited for: the last error comes at once."""
+    """A back-off that would end past the bound is not waited for: the last error comes at once."""
     clock = VirtualClock()
-    flaky = Flaky(clock, *[GatewayUnavailable("busy", retry_after=40.0)] * 9)
+    flaky = Flaky(clock, *[GatewayUnavailable("busy")] * 99)
     with pytest.raises(GatewayUnavailable, match="busy"):
         await make(clock)("result", flaky, within=100)
-    assert [round(moment) // 40 for moment in flaky.tries] == [0, 1, 2]
-    assert clock.now() <= 100
+    assert clock.now() == max(flaky.tries) <= 100
+
+
+@pytest.mark.anyio
+async def test_told_pause_that_does_not_fit() -> None:
+    """It is cut to half of what is left, again and again while that is a second; no try begins past the bound."""
+    clock = VirtualClock()
+    flaky = Flaky(clock, *[GatewayUnavailable("busy", retry_after=3600.0)] * 99)
+    with pytest.raises(GatewayUnavailable, match="busy"):
+        await make(clock)("result", flaky, within=64)
+    assert flaky.tries == [0, 32, 48, 56, 60, 62, 63]
+
+
+@given(st.text(), st.text())
+def test_retry_after_takes_anything(told: str, sent: str) -> None:
+    """Whatever stands in the headers, what comes of it is a bounded number or none."""
+    seconds = retry_after({"retry-after": told, "date": sent})
+    assert seconds is None or 0 <= seconds <= 3600
+
+
+@pytest.mark.parametrize("told", ["Sun, 29 Nov 2026 10:00:30 +99999999999999999999", "Sun, 29 Nov 99999 10:00:00 GMT"])
+def test_retry_after_out_of_range(told: str) -> None:
+    """A date that no clock can show is none."""
+    assert retry_after({"retry-after": told, "date": "Sun, 29 Nov 2026 10:00:00 GMT"}) is None
 
 
 @pytest.mark.anyio

@@ -1,0 +1,131 @@
+"""A driver's inside on virtual time: loop and holder as they are, kinds that a test writes, a gateway in memory."""
+
+import json
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from driver import settings
+from driver.door.permits import Budgets, ParsingPermit, Storage, TransportPermits
+from driver.exits import DriverExit
+from driver.gateway.client import GatewayClient, Pulled
+from driver.held import Claimed, Rooms
+from driver.holder import After, RunHolder
+from driver.isolation import IsolationGate
+from driver.kind import HeldRun, Kind, Outcome, UnknownKind
+from driver.log import Log, render_json
+from driver.loop import Loop
+from driver.process.children import Children
+from driver.secrets import Secrets
+from driver.stop import Stop
+from driver.values import Target
+from tests.driver.memory_gateway import MemoryGateway
+from tests.virtual_time import VirtualClock, wait_for_threads
+
+Work = Callable[[HeldRun], Awaitable[Outcome]]
+
+
+class WorkKind:
+    """A kind that does what its test says."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+
+    async def run(self, held: HeldRun) -> Outcome:
+        return await self._work(held)
+
+
+class Bench:
+    """One driver without a process. Made inside of a VirtualLoop."""
+
+    def __init__(self, tmp_path: Path, work: Work, *, target: Target | None = None, **tables: Any) -> None:
+        wait_for_threads()
+        (tmp_path / "out").mkdir(exist_ok=True)
+        self.clock = VirtualClock()
+        self.gateway = MemoryGateway(self.clock, **tables)
+        self.records: list[dict[str, Any]] = []
+        self.work = work
+        self.stop = Stop(25.0, self.clock)
+        self._answered = anyio.Event()
+        read = settings.read(
+            {
+                "HEPHAESTUS_GATEWAY_URL": "http://10.0.0.7",
+                "HEPHAESTUS_SANDBOX_TOKEN": self.gateway.token,
+                "DRIVER_WORKSPACE": str(tmp_path),
+                "DRIVER_ISOLATION": "off",
+            }
+        )
+        log = Log(self._record, render=render_json, level="debug", secrets=Secrets(), wall=self.clock.wall)
+        self.rooms = Rooms(
+            settings=read,
+            gateway=GatewayClient(
+                read.gateway_url,
+                read.token,
+                clock=self.clock,
+                verify=False,
+                on_answer=self._answered.set,
+                network=self.gateway,
+            ),
+            verify=False,
+            budgets=Budgets(TransportPermits(32, 128, 30.0), ParsingPermit(), Storage(1 << 29)),
+            children=Children(),
+            load_kind=self._load_kind,
+            clock=self.clock,
+            rng=random.Random(7),
+            log=log,
+        )
+        self.gate = IsolationGate(
+            settings.IsolationSettings(target, 0.3, 10.0),
+            clock=self.clock,
+            log=log,
+            answered=self._answered,
+            started=self.clock.now(),
+        )
+
+    def named(self, event: str) -> list[dict[str, Any]]:
+        """The logged lines of that event."""
+        return [record for record in self.records if record["event"] == event]
+
+    async def hold(self, *, gate: bool = True) -> After:
+        """Pull the run and hold it to its end. Without `gate` that stays undecided."""
+        pulled = await self.rooms.gateway.next(["WORK"])
+        assert isinstance(pulled, Pulled)
+        if gate:
+            await self.gate.pass_gate()
+        return await RunHolder(self.rooms, Claimed(self.rooms, pulled, self.stop), self.gate, self.stop).hold()
+
+    async def loop(self) -> DriverExit:
+        """The whole life of the driver."""
+        return await Loop(self.rooms, self.gate, self.stop, ["WORK"]).run()
+
+    def _record(self, line: str) -> None:
+        self.records.append({"at": self.clock.now(), **json.loads(line)})
+
+    def _load_kind(self, name: str) -> Kind:
+        if name != "WORK":
+            raise UnknownKind(f"no runner is installed for kind {name}")
+        return WorkKind(self.work)
+
+
+async def succeed(held: HeldRun) -> Outcome:
+    """Deliver what is there, as a program that ended with 0 would have it."""
+    await held.results.deliver(0)
+    return Outcome("COMPLETED", exit=0)
+
+
+async def work_on(held: HeldRun) -> Outcome:
+    """Work until the work is stopped, then deliver what is there."""
+    with held.work() as work:
+        await anyio.sleep_forever()
+    assert work.stopped is not None
+    await held.results.deliver(work.stopped.exit)
+    return Outcome("FAILED", exit=work.stopped.exit, reason=f"stopped: {work.stopped.value}")
+
+
+async def stay(held: HeldRun) -> Outcome:
+    """Never end, whatever becomes of the work."""
+    await anyio.sleep_forever()
+    raise AssertionError
