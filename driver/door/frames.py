@@ -51,10 +51,11 @@ class FrameReader:
         self._partial += data
         frames = []
         start = 0
-        for end in _frame_ends(self._partial, searched):
-            self._check_frame(end - start)
-            frames.append(bytes(self._partial[start:end]))
-            start = end
+        with memoryview(self._partial) as view:
+            for end in _frame_ends(self._partial, searched):
+                self._check_frame(end - start)
+                frames.append(bytes(view[start:end]))
+                start = end
         if start:
             self._partial = self._partial[start:]
         self._check_frame(len(self._partial))
@@ -66,9 +67,9 @@ class FrameReader:
                 502, "frame_too_large", f"an event of the answer is longer than {self._frame_limit:,} bytes"
             )
 
-    def rest(self) -> bytes:
-        """What came after the last blank line; to be asked for when the stream has ended."""
-        rest = bytes(self._partial)
+    def rest(self) -> list[bytes]:
+        """What came after the last blank line, if anything; to be asked for when the stream has ended."""
+        rest = [bytes(self._partial)] if self._partial else []
         self._partial.clear()
         return rest
 

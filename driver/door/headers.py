@@ -44,8 +44,13 @@ def to_gateway(headers: Iterable[Header]) -> list[Header]:
 
 
 def to_program(headers: Iterable[Header]) -> list[Header]:
-    """The gateway's headers that go on to the program, its content-length included. Names are lower case."""
-    return _filtered(list(headers), _NOT_FOR_PROGRAMS)
+    """The gateway's headers that go on to the program, its content-length included. Names are lower case.
+
+    A content-length beside a transfer-encoding means nothing (RFC 9112, section 6.3).
+    """
+    given = list(headers)
+    is_chunked = any(key == "transfer-encoding" for key, _ in given)
+    return _filtered(given, _NOT_FOR_PROGRAMS | {"content-length"} if is_chunked else _NOT_FOR_PROGRAMS)
 
 
 def _filtered(headers: list[Header], dropped: frozenset[str]) -> list[Header]:

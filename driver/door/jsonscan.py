@@ -111,14 +111,16 @@ def json_bounds(data: Text, depth: int = DEPTH, values: int = VALUES) -> None:
     scan.finish()
 
 
-def name_pattern(name: str) -> re.Pattern[bytes]:
+def name_pattern(name: str, *, any_case: bool = False) -> re.Pattern[bytes]:
     """Matches a JSON string that reads `name` (ASCII), however its letters are escaped, less its last quote."""
-    return re.compile(b'"' + b"".join(_spellings(letter) for letter in name) + b'(?=")')
+    letters = [sorted({letter.lower(), letter.upper()}) if any_case else [letter] for letter in name]
+    return re.compile(b'"' + b"".join(map(_spellings, letters)) + b'(?=")')
 
 
-def _spellings(letter: str) -> bytes:
-    code = "".join(f"[{digit}{digit.upper()}]" for digit in f"{ord(letter):04x}")
-    return rf"(?:{re.escape(letter)}|\\u{code})".encode()
+def _spellings(letters: list[str]) -> bytes:
+    codes = ["".join(f"[{digit}{digit.upper()}]" for digit in f"{ord(letter):04x}") for letter in letters]
+    escaped = [rf"\\u{code}" for code in codes]
+    return "(?:{})".format("|".join([*map(re.escape, letters), *escaped])).encode()
 
 
 def members(data: Text, name: re.Pattern[bytes], depth: int, *, step: int = _SLICE) -> Iterator[int]:

@@ -1,25 +1,36 @@
 """Passes one answer of the gateway on to the program, unchanged, and reads from it what the run counts."""
 
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from anyio.lowlevel import checkpoint
+
 from driver.clock import Clock
 from driver.door.call import Call
 from driver.door.frames import FRAME_BYTES, FrameReader, check_answer
 from driver.door.headers import to_program
 from driver.door.jsonscan import JsonRefused
 from driver.door.permits import ParsingPermit, Retained
-from driver.door.steps import in_step
-from driver.door.upstream import RECEIVED_BYTES, Answer
+from driver.door.steps import INLINE_BYTES, in_step
+from driver.door.upstream import Answer
 from driver.door.wires import Reading
 from driver.errors import DoorRefusal
 from driver.http1 import Exchange
+from driver.http1.server_connection import RECEIVED_BYTES
 
-_EVENT_STREAM = "text/event-stream"
+_EVENT_STREAM: Final = "text/event-stream"
+_SLICE: Final = RECEIVED_BYTES
+
+PASSING_BYTES: Final = 4 * RECEIVED_BYTES
+"""What passing an answer on takes, but for its incomplete frame: bytes read ahead, being cut, and being sent."""
 
 
 class Passing:
     """One answer on its way.
 
     It reads on only when the program has taken what came before. The head goes out with the first bytes of the
-    body, so that an answer which breaks off before them can still be refused.
+    body, so that an answer which breaks off before them can still be refused. `retained` holds PASSING_BYTES.
     """
 
     def __init__(
@@ -35,7 +46,6 @@ class Passing:
         self._call = call
         self._answer = answer
         self._retained = retained
-        self._request_bytes = retained.held
         self._parsing = parsing
         self._clock = clock
 
@@ -56,42 +66,46 @@ class Passing:
         if self._answer.header("content-encoding") not in ("", "identity"):
             raise DoorRefusal(502, "encoded_answer", "the gateway encoded an event stream though none was asked for")
         reader = FrameReader()
-        self._retain(RECEIVED_BYTES)
         while data := await self._answer.receive():
-            await self._pass_frames(reading, reader.feed(data))
-            self._retain(reader.held + RECEIVED_BYTES)
+            await self._pass_frames(reading, partial(reader.feed, data))
+            self._retained.resize(reader.held + PASSING_BYTES)
         # What stands behind the last blank line is no event, but clients differ in what they make of it.
-        if rest := reader.rest():
-            await self._pass_frames(reading, [rest])
+        await self._pass_frames(reading, reader.rest)
         if not reading.terminal:
             raise DoorRefusal(502, "answer_incomplete", "the answer ended without its last event")
 
-    async def _pass_frames(self, reading: Reading, frames: list[bytes]) -> None:
-        for frame in frames:
-            if reading.glance(frame):
-                await self._decode(reading, frame)
+    async def _pass_frames(self, reading: Reading, cut: Callable[[], list[bytes]]) -> None:
+        async with self._parsing.hold():
+            frames = cut()
+            for frame in frames:
+                if reading.glance(frame):
+                    await self._decode(reading, frame)
+            whole = b"".join(frames)
+            if len(whole) > INLINE_BYTES:
+                await checkpoint()  # the next such step is for another turn of the event loop
         if reading.content and self._call.first_content is None:
             self._call.first_content = self._clock.now()
-        if frames:
-            await self._send(b"".join(frames))
+        if whole:
+            await self._send(whole)
+        if reading.terminal:
+            # It has all that it waits for, and need not stay for the end of the stream.
+            self._call.answered()
 
     async def _decode(self, reading: Reading, frame: bytes) -> None:
-        async with self._parsing.hold():
-            try:
-                await in_step(len(frame), lambda: reading.decode(frame))
-            except JsonRefused as error:
-                raise DoorRefusal(502, "malformed_frame", f"an event of the answer is not valid: {error}") from error
+        try:
+            await in_step(len(frame), lambda: reading.decode(frame))
+        except JsonRefused as error:
+            raise DoorRefusal(502, "malformed_frame", f"an event of the answer is not valid: {error}") from error
 
     async def _pass_whole(self, reading: Reading | None) -> None:
         kept = bytearray()
         total = 0
-        self._retain(RECEIVED_BYTES)
         readable = reading is not None and self._answer.header("content-encoding") in ("", "identity")
         while data := await self._answer.receive():
             total += len(data)
             check_answer(total)
             if readable and total <= FRAME_BYTES:
-                self._retain(total + RECEIVED_BYTES)
+                self._retained.resize(total + PASSING_BYTES)
                 kept += data
             await self._send(data)
         if reading is not None and kept and len(kept) == total:
@@ -104,12 +118,11 @@ class Passing:
             except JsonRefused:
                 return  # the program has it all and will judge it; its tokens count as unmeasured
 
-    def _retain(self, size: int) -> None:
-        self._retained.resize(self._request_bytes + size)
-
     async def _send(self, data: bytes) -> None:
+        """Send in slices: a frame that waits for the program to read must not lie in memory twice."""
         await self._start()
-        await self._exchange.send(data)
+        for start in range(0, len(data), _SLICE):
+            await self._exchange.send(data[start : start + _SLICE])
 
     async def _start(self) -> None:
         if self._exchange.started:

@@ -1,8 +1,9 @@
 """One exchange of the door, from its acceptance to the moment when all of it has settled."""
 
 import hmac
+import traceback
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Final
 
@@ -11,16 +12,17 @@ import anyio
 from driver.clock import Clock
 from driver.door import requests
 from driver.door.call import Call
+from driver.door.codings import REQUEST_BYTES, coding_of, decoding_bytes, too_large
 from driver.door.headers import to_gateway
-from driver.door.passing import Passing
-from driver.door.permits import Budgets, PermitStatistics, Retained
+from driver.door.passing import PASSING_BYTES, Passing
+from driver.door.permits import RETRY_AFTER, Budgets, PermitStatistics, Retained
 from driver.door.refusals import refusal_answer
 from driver.door.steps import in_step
 from driver.door.tally import Tally
 from driver.door.upstream import Answer, Upstream, UpstreamCall
 from driver.door.wires import ROUTES, Route
 from driver.errors import ClaimInDoubt, DoorRefusal
-from driver.http1 import ClientGone, Exchange, Request
+from driver.http1 import BodyStalled, ClientGone, Exchange, Request
 from driver.log import Log
 
 _CLAIM_REFUSED: Final = (401, 409, 410)
@@ -84,8 +86,8 @@ class Proxy:
             raise DoorRefusal(405, "method_not_allowed", f"{route.path} allows {', '.join(sorted(route.methods))}")
         if self._claim_refused:
             raise _claim_lost()
-        if _announced(request) > requests.REQUEST_BYTES:
-            raise requests.too_large()
+        if _announced(request) > REQUEST_BYTES:
+            raise too_large()
         return route
 
     def _knows_key(self, request: Request) -> bool:
@@ -96,19 +98,28 @@ class Proxy:
         return any(known)
 
     async def _serve(self, exchange: Exchange, call: Call) -> None:
+        with suppress(ClientGone):
+            try:
+                async with self._permit(call):
+                    await self._carry_or_tell(exchange, call)
+            except DoorRefusal as refusal:
+                await self._give_up(exchange, call, refusal)
+
+    async def _carry_or_tell(self, exchange: Exchange, call: Call) -> None:
+        """Tell the program in here, so that its call holds the permit until the refusal is delivered."""
         try:
-            async with self._permit(call):
-                try:
-                    await self._carry(exchange, call)
-                except ClaimInDoubt:
-                    self._claim_refused = True
-                    await self._give_up(exchange, call, _claim_lost())
-                except DoorRefusal as refusal:
-                    await self._give_up(exchange, call, refusal)
+            await self._carry(exchange, call)
+        except ClientGone:
+            raise
         except DoorRefusal as refusal:
             await self._give_up(exchange, call, refusal)
-        except ClientGone:
-            return
+        except ClaimInDoubt:
+            self._claim_refused = True
+            await self._give_up(exchange, call, _claim_lost())
+        except Exception as error:
+            # A call that the door cannot cope with must not end the door, and with it the run.
+            self._log.error("model.call.failed", error=repr(error), traceback=traceback.format_exc())
+            await self._give_up(exchange, call, DoorRefusal(500, "internal", "the door failed on this call"))
 
     @asynccontextmanager
     async def _permit(self, call: Call) -> AsyncIterator[None]:
@@ -133,20 +144,28 @@ class Proxy:
         with self._budgets.storage.retain() as retained:
             body = None if request.method in ("GET", "HEAD") else await _read_body(exchange, retained)
             if body is not None and call.route.names_model:
-                await self._check(body, (request.header("content-encoding") or "").lower(), retained)
+                await self._check(body, coding_of(request.all("content-encoding")), retained)
+            if self._claim_refused:  # while this call waited
+                raise _claim_lost()
+            # Before the provider is reached: a refusal must not cost a turn.
+            retained.resize(retained.held + PASSING_BYTES)
             headers = to_gateway(request.headers)
             query = request.target.partition("?")[2]
-            upstream_call = UpstreamCall(request.method, call.route.path, query, headers, body)
-            async with self._upstream.open(upstream_call) as answer:
+            async with self._upstream.open(
+                UpstreamCall(request.method, call.route.path, query, headers, body)
+            ) as answer:
+                if body is not None:
+                    body.clear()  # it is sent
+                retained.resize(PASSING_BYTES)
                 self._check_claim(answer)
                 await Passing(exchange, call, answer, retained, self._budgets.parsing, self._clock).run()
 
-    async def _check(self, body: bytearray, encoding: str, retained: Retained) -> None:
+    async def _check(self, body: bytearray, coding: str, retained: Retained) -> None:
         async with self._budgets.parsing.hold():
             held = retained.held
-            retained.resize(held + requests.decoded_bytes(len(body), encoding))
+            retained.resize(held + decoding_bytes(coding))
             try:
-                await in_step(len(body), lambda: requests.check(body, encoding, self._model))
+                await in_step(len(body), lambda: requests.check(body, coding, self._model))
             finally:
                 retained.resize(held)
 
@@ -207,13 +226,16 @@ async def _read_body(exchange: Exchange, retained: Retained) -> bytearray:
     while True:
         if not is_sized and len(body) + _BODY_STEP > retained.held:
             retained.resize(len(body) + 2 * _BODY_STEP)
-        chunk = await exchange.receive()
+        try:
+            chunk = await exchange.receive()
+        except BodyStalled as error:
+            raise DoorRefusal(408, "request_stalled", str(error), retry_after=RETRY_AFTER) from error
         if not chunk:
             retained.resize(len(body))
             return body
         body += chunk
-        if len(body) > requests.REQUEST_BYTES:
-            raise requests.too_large()
+        if len(body) > REQUEST_BYTES:
+            raise too_large()
 
 
 def _announced(request: Request) -> int:

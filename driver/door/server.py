@@ -4,6 +4,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import anyio
@@ -45,12 +46,14 @@ async def open_door(
     log: Log,
     clock: Clock,
     on_claim_refused: Callable[[int], None],
+    patience: http1.Patience | None = None,
 ) -> AsyncIterator[Door]:
     """A door for the programs of one run; it closes `upstream` too.
 
     `model` is the only one that requests may name. `on_claim_refused` is called, perhaps more than once, with the
     status (401, 409 or 410) when the gateway refuses the claim; calls are answered 409 from then on. When the
     block is left, every exchange has been cancelled and has settled. The key is masked in `log` meanwhile.
+    `patience` is for programs that are slow to send.
     """
     key = secrets.token_urlsafe(_KEY_BYTES)
     tally = Tally()
@@ -69,7 +72,7 @@ async def open_door(
         )
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(http1.serve, listener, proxy.handle)
+                tasks.start_soon(partial(http1.serve, listener, proxy.handle, patience=patience))
                 port = listener.extra(SocketAttribute.local_port)
                 try:
                     yield Door(f"http://127.0.0.1:{port}", key, tally)

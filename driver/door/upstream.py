@@ -5,26 +5,19 @@ follows no redirect, reads no proxy variables, and never tries again: that is th
 """
 
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 import anyio
-import httpx
 
 from driver.door.headers import Header
 from driver.door.wires import OBSERVATIONS
 from driver.errors import DoorRefusal
-
-RECEIVED_BYTES: Final = 64 * 1024
-"""The most that one `Answer.receive` gives: what httpcore reads at once."""
-
-_SLICE: Final = 64 * 1024
-_IDLE_CONNECTIONS: Final = 64
-_IDLE_SECONDS: Final = 3.0
-_CLOSE_SECONDS: Final = 5.0
+from driver.http1 import client
+from driver.http1.bodies import ServerBroke
 
 
 @dataclass(frozen=True)
@@ -53,25 +46,28 @@ class UpstreamCall:
 class Answer:
     """The gateway's answer to one call, its body not yet read."""
 
-    def __init__(self, response: httpx.Response, deadline: float, gap: float) -> None:
-        self.status = response.status_code
-        self.headers: list[Header] = [
-            (key.decode("latin-1").lower(), value.decode("latin-1")) for key, value in response.headers.raw
-        ]
-        assert isinstance(response.stream, httpx.AsyncByteStream)
-        self._stream = aiter(response.stream)
-        self._deadline = deadline
+    def __init__(self, response: client.Response, first_byte_by: float, gap: float) -> None:
+        self.status = response.status
+        self.headers: list[Header] = response.headers
+        self._response = response
+        self._first_byte_by: float | None = first_byte_by
         self._gap = gap
 
     def header(self, name: str) -> str:
         """The first value of a header in lower case, or an empty string."""
-        return next((value for key, value in self.headers if key == name), "").strip().lower()
+        return self._response.header(name).strip().lower()
 
     async def receive(self) -> bytes:
-        """The next bytes of the body, or `b""` at its clean end. Raises DoorRefusal when it broke off."""
-        with _translated(), anyio.fail_after(self._deadline - anyio.current_time()):
-            data: bytes = await anext(self._stream, b"")
-        self._deadline = anyio.current_time() + self._gap
+        """The next bytes of the body, or `b""` at its clean end. Raises DoorRefusal when it broke off.
+
+        Only the time in here counts as the gateway's silence: the program may take as long as it likes between.
+        """
+        wait = self._gap
+        if self._first_byte_by is not None:
+            wait = max(wait, self._first_byte_by - anyio.current_time())
+        with _translated(), anyio.fail_after(wait):
+            data = await self._response.receive()
+        self._first_byte_by = None
         return data
 
 
@@ -90,9 +86,8 @@ class Upstream:
         guard: Callable[[], None] = lambda: None,
         timeouts: UpstreamTimeouts | None = None,
     ) -> None:
-        """`guard` is called right before each call is sent; it raises ClaimInDoubt."""
+        """`guard` is called right before the first byte of each call is sent; it raises ClaimInDoubt."""
         self._guard = guard
-        self._gateway_url = gateway_url
         self._run_id = run_id
         self._identity: list[Header] = [
             ("authorization", f"Bearer {token}"),
@@ -102,11 +97,8 @@ class Upstream:
             ("accept-encoding", "identity"),
         ]
         self._timeouts = timeouts or UpstreamTimeouts()
-        # The permits are the only queue, so the pool has no limit of its own.
-        limits = httpx.Limits(
-            max_connections=None, max_keepalive_connections=_IDLE_CONNECTIONS, keepalive_expiry=_IDLE_SECONDS
-        )
-        self._transport = httpx.AsyncHTTPTransport(verify=verify, trust_env=False, limits=limits)
+        # It opens a connection whenever none is free: the permits are the only queue.
+        self._client = client.Client(gateway_url, tls=verify if isinstance(verify, ssl.SSLContext) else None)
 
     async def __aenter__(self) -> Self:
         return self
@@ -114,8 +106,7 @@ class Upstream:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_SECONDS):
-            await self._transport.aclose()
+        await self._client.aclose()
 
     @asynccontextmanager
     async def open(self, call: UpstreamCall) -> AsyncIterator[Answer]:
@@ -123,56 +114,29 @@ class Upstream:
 
         Raises DoorRefusal: 502 when the gateway cannot be reached or breaks off, 504 when it is silent.
         """
-        request = httpx.Request(
-            call.method,
-            self._url(call),
-            headers=[(key.encode("latin-1"), value.encode("latin-1")) for key, value in self._headers(call)],
-            content=None if call.body is None else _slices(call.body),
-            extensions={"timeout": self._phase_timeouts()},
-        )
-        self._guard()
-        opened = anyio.current_time()
-        with _translated():
-            response = await self._transport.handle_async_request(request)
-        deadline = max(opened + self._timeouts.first_byte, anyio.current_time() + self._timeouts.gap)
-        try:
-            yield Answer(response, deadline, self._timeouts.gap)
-        finally:
-            # A connection that broke has nothing more to tell when it is closed.
-            with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_SECONDS), suppress(httpx.HTTPError):
-                await response.aclose()
+        target = self._target(call)
+        sent = client.Call(call.method, target, [*call.headers, *self._identity], call.body)
+        timeouts = client.CallTimeouts(self._timeouts.connect, send=self._timeouts.gap, head=self._timeouts.first_byte)
+        async with AsyncExitStack() as stack:
+            opened = anyio.current_time()
+            with _translated():
+                response = await stack.enter_async_context(self._client.call(sent, timeouts, before=self._guard))
+            yield Answer(response, opened + self._timeouts.first_byte, self._timeouts.gap)
 
-    def _url(self, call: UpstreamCall) -> str:
-        base = f"{self._gateway_url}/internal/agent"
+    def _target(self, call: UpstreamCall) -> str:
         if call.path == OBSERVATIONS:
-            return f"{base}/runs/{self._run_id}/runtime/observations"
-        return f"{base}/model{call.path}" + (f"?{call.query}" if call.query else "")
-
-    def _headers(self, call: UpstreamCall) -> list[Header]:
-        length = [] if call.body is None else [("content-length", str(len(call.body)))]
-        return [*call.headers, *self._identity, *length]
-
-    def _phase_timeouts(self) -> Mapping[str, float]:
-        return {
-            "connect": self._timeouts.connect,
-            "read": self._timeouts.first_byte,
-            "write": self._timeouts.gap,
-        }
-
-
-async def _slices(body: bytes | bytearray) -> AsyncIterator[bytes]:
-    for start in range(0, len(body), _SLICE):
-        yield bytes(body[start : start + _SLICE])
+            return f"/internal/agent/runs/{self._run_id}/runtime/observations"
+        return f"/internal/agent/model{call.path}" + (f"?{call.query}" if call.query else "")
 
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Turn what httpx raises into the door's refusal."""
+    """Turn what went wrong on the way to the gateway into the door's refusal."""
     try:
         yield
-    except (TimeoutError, httpx.ReadTimeout) as error:
+    except TimeoutError as error:
         raise DoorRefusal(504, "gateway_silent", "the gateway sent nothing for too long") from error
-    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+    except client.ServerUnreachable as error:
         raise DoorRefusal(502, "gateway_unreachable", "the gateway cannot be reached") from error
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except ServerBroke as error:
         raise DoorRefusal(502, "gateway_broke_off", "the gateway broke the call off") from error

@@ -15,7 +15,7 @@ from driver.clock import BootClock
 from driver.door.permits import Budgets
 from driver.door.server import Door, open_door
 from driver.door.upstream import Upstream, UpstreamTimeouts
-from driver.http1 import ClientGone, Exchange, Request
+from driver.http1 import ClientGone, Exchange, Patience, Request
 from driver.log import Log, render_json
 
 TOKEN = "sandbox-token-0123456789"
@@ -116,6 +116,9 @@ async def scene(
     budgets: Budgets | None = None,
     timeouts: UpstreamTimeouts | None = None,
     gateway_url: str | None = None,
+    guard: Callable[[], None] = lambda: None,
+    patience: Patience | None = None,
+    on_claim_refused: Callable[[int], None] | None = None,
 ) -> AsyncIterator[Scene]:
     """A door to a provider that answers so. On the way out every budget must have come back."""
     budgets = budgets or Budgets()
@@ -129,6 +132,7 @@ async def scene(
             run_id="run-7",
             epoch=3,
             user_agent="driver/test",
+            guard=guard,
             timeouts=timeouts,
         )
         async with open_door(
@@ -137,7 +141,8 @@ async def scene(
             budgets=budgets,
             log=lines.log,
             clock=BootClock(),
-            on_claim_refused=claims_refused.append,
+            on_claim_refused=on_claim_refused or claims_refused.append,
+            patience=patience,
         ) as door:
             headers = {"authorization": f"Bearer {door.key}"}
             async with httpx.AsyncClient(base_url=door.url, headers=headers, trust_env=False, timeout=10) as client:
@@ -165,6 +170,16 @@ def reply(status: int, body: bytes, *headers: tuple[str, str]) -> Answering:
 
     async def answer(exchange: Exchange) -> None:
         await exchange.respond(status, [("content-type", "application/json"), *headers], body)
+
+    return answer
+
+
+def raw(data: bytes) -> Answering:
+    """Answers with exact bytes, whatever HTTP says of them, and closes."""
+
+    async def answer(exchange: Exchange) -> None:
+        await exchange._connection._stream.send(data)  # a server does not offer to break its own rules
+        await exchange.abort()
 
     return answer
 

@@ -315,8 +315,8 @@ async def test_expired_wait_is_refused() -> None:
 
 async def test_storage_that_is_full_is_refused() -> None:
     """A request whose bytes do not fit is refused before it is read, and takes nothing."""
-    async with scene(reply(200, b"{}"), budgets=Budgets(storage=Storage(100_000))) as here:
-        answer = await here.post(input="x" * 200_000)
+    async with scene(reply(200, b"{}"), budgets=Budgets(storage=Storage(1_000_000))) as here:
+        answer = await here.post(input="x" * 1_000_000)
         assert (answer.status_code, answer.json()["code"]) == (429, "local_capacity")
         assert here.provider.requests == []
         assert (await here.post(input="x" * 10_000)).status_code == 200

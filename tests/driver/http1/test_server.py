@@ -1,55 +1,16 @@
 """The HTTP server over real sockets, with clients that send exact bytes."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 
 import anyio
 import httpx
 import pytest
-from anyio.abc import SocketAttribute, SocketStream
+from anyio.abc import SocketAttribute
 
-from driver.http1 import ClientGone, Exchange, Handler, serve
+from driver.http1 import ClientGone, Exchange, serve
+from tests.driver.http1.support import connected, echo, receive_all, receive_until, running
 
 pytestmark = pytest.mark.anyio
-
-
-@asynccontextmanager
-async def running(handler: Handler) -> AsyncIterator[int]:
-    """A server on loopback; gives its port."""
-    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(serve, listener, handler)
-            yield listener.extra(SocketAttribute.local_port)
-            tasks.cancel_scope.cancel()
-
-
-@asynccontextmanager
-async def connected(handler: Handler) -> AsyncIterator[SocketStream]:
-    """A raw connection to a server of its own."""
-    async with running(handler) as port, await anyio.connect_tcp("127.0.0.1", port) as stream:
-        yield stream
-
-
-async def receive_until(stream: SocketStream, end: bytes) -> bytes:
-    data = b""
-    while not data.endswith(end):
-        data += await stream.receive()
-    return data
-
-
-async def receive_all(stream: SocketStream) -> bytes:
-    data = b""
-    while True:
-        try:
-            data += await stream.receive()
-        except anyio.EndOfStream:
-            return data
-
-
-async def echo(exchange: Exchange) -> None:
-    body = await exchange.read(1 << 20)
-    assert body is not None
-    await exchange.respond(200, [("x-method", exchange.request.method)], body)
 
 
 async def test_connection_serves_one_request_after_another() -> None:

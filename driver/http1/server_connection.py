@@ -1,0 +1,123 @@
+"""One connection to a server: h11 reads and writes the heads, the bodies pass in as few pieces as they come in."""
+
+import select
+from typing import Final
+
+import anyio
+import h11
+from anyio.abc import ByteStream, SocketAttribute
+
+from driver.http1.bodies import Body, BodyUntilClose, ChunkedBody, ServerBroke, SizedBody
+
+_KIB = 1024
+RECEIVED_BYTES: Final = 128 * _KIB
+"""The most that one `receive` gives, but for what came with the head: what is read at once."""
+
+_SLICE: Final = 256 * _KIB
+_HEAD_BYTES: Final = 64 * _KIB
+_IDLE_SECONDS: Final = 3.0
+
+
+class ServerConnection:
+    """Carries one call after the other."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
+        self._heads = h11.Connection(h11.CLIENT)
+        self._method = b""
+        self._body: Body = SizedBody(0)
+        self._came_with_head = b""
+        self._is_kept = True
+        self._rests_since = 0.0
+
+    async def send(self, head: h11.Request, body: bytes | bytearray, seconds: float) -> None:
+        """Send a whole call; each slice of it may take `seconds`. Raises TimeoutError.
+
+        A server that closes meanwhile may have answered before it had read everything: `response` will tell.
+        """
+        self._is_kept = False
+        self._method = head.method
+        self._heads = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_BYTES)
+        try:
+            await self._send(self._heads.send(head) or b"", seconds)
+            with memoryview(body) as view:
+                for start in range(0, len(body), _SLICE):
+                    await self._send(bytes(view[start : start + _SLICE]), seconds)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError, ConnectionError):
+            return
+        self._is_kept = True
+
+    async def _send(self, data: bytes, seconds: float) -> None:
+        with anyio.fail_after(seconds):
+            await self._stream.send(data)
+
+    async def response(self) -> h11.Response:
+        """The head of the answer. Raises ServerBroke; waits without a bound."""
+        is_sent, self._is_kept = self._is_kept, False
+        try:
+            while not isinstance(event := self._heads.next_event(), h11.Response):
+                if event is h11.NEED_DATA:
+                    self._heads.receive_data(await self._read())
+                elif not isinstance(event, h11.InformationalResponse):
+                    raise ServerBroke("the connection was closed before an answer came")
+        except h11.RemoteProtocolError as error:
+            raise ServerBroke(f"there was no valid answer ({error})") from error
+        self._body = _body_of(self._method, event)
+        self._came_with_head = self._heads.trailing_data[0]
+        self._is_kept = is_sent and _stays_open(event)
+        return event
+
+    async def receive(self) -> bytes:
+        """What is there of the body, or `b""` at its end. Raises ServerBroke; waits without a bound."""
+        piece = self._body.feed(self._came_with_head)
+        self._came_with_head = b""
+        while not piece and not self._body.ended:
+            if data := await self._read():
+                piece = self._body.feed(data)
+            else:
+                self._body.end()
+        return piece
+
+    async def _read(self) -> bytes:
+        try:
+            return await self._stream.receive(RECEIVED_BYTES)
+        except anyio.EndOfStream:
+            return b""
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as error:
+            raise ServerBroke("the connection broke") from error
+
+    def rest(self) -> bool:
+        """Whether it can be kept for another call: this one is whole, and the server said nothing behind it."""
+        self._rests_since = anyio.current_time()
+        return self._is_kept and self._body.ended and not self._body.rest and not self._came_with_head
+
+    def is_fresh(self) -> bool:
+        """Whether it has not rested for long, and the server has neither closed it nor said anything since."""
+        raw = self._stream.extra(SocketAttribute.raw_socket)
+        if anyio.current_time() - self._rests_since > _IDLE_SECONDS or raw.fileno() < 0:
+            return False
+        poll = select.poll()
+        poll.register(raw, select.POLLIN)
+        return not poll.poll(0)
+
+    async def close(self) -> None:
+        """Close at once, whatever is going on."""
+        with anyio.CancelScope(shield=True):
+            await anyio.aclose_forcefully(self._stream)
+
+
+def _body_of(method: bytes, response: h11.Response) -> Body:
+    """How the answer's body is told (RFC 9112, section 6.3); h11 has let only `chunked` through."""
+    told = dict(response.headers)
+    if method == b"HEAD" or response.status_code in (204, 304):
+        return SizedBody(0)
+    if b"transfer-encoding" in told:
+        return ChunkedBody()
+    if b"content-length" in told:
+        return SizedBody(int(told[b"content-length"]))
+    return BodyUntilClose()
+
+
+def _stays_open(response: h11.Response) -> bool:
+    options = b",".join(value for key, value in response.headers if key == b"connection").lower()
+    return response.http_version >= b"1.1" and b"close" not in [option.strip() for option in options.split(b",")]
