@@ -15,6 +15,7 @@ import os
 import shutil
 import stat
 import sys
+import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -70,7 +71,7 @@ async def precompute(held: HeldRun, envelope: TaskEnvelope) -> list[ScriptEnd]:
             ends.append(await _run(held, envelope, script, until))
             _log(held, ends[-1])
         ends += [ScriptEnd(script.name, "skipped", _TOO_MANY) for script in scripts[_MOST_SCRIPTS:]]
-        await anyio.to_thread.run_sync(_finish, _directory(layout), ends)
+        ends = await anyio.to_thread.run_sync(_finish, _directory(layout), ends)
     except OSError as error:
         held.log.warning("precompute.stage_failed", reason=str(error))
     return ends
@@ -164,14 +165,26 @@ def _fault_of_file(output: Path) -> str | None:
     return None
 
 
-def _finish(directory: Path, ends: list[ScriptEnd]) -> None:
-    """Remove all that is no valid output, then write the index."""
-    kept = {f"{end.script}.json" for end in ends if end.status == "ok"}
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path)
-            elif entry.name not in kept:
-                os.unlink(entry.path)
-    text = json.dumps([asdict(end) for end in ends], indent=1)
+def _finish(directory: Path, ends: list[ScriptEnd]) -> list[ScriptEnd]:
+    """Put what is valid into a new directory, with the index.
+
+    What else the scripts left goes with the workspace: it may be of a kind that cannot be removed just now.
+    """
+    left = Path(tempfile.mkdtemp(prefix="precompute.", dir=directory.parent))
+    directory.rename(left)
+    left.chmod(0o700)
+    directory.mkdir()
+    told = [_kept(end, left, directory) for end in ends]
+    text = json.dumps([asdict(end) for end in told], indent=1)
     (directory / f"{_INDEX}.json").write_text(text + "\n", "ascii")
+    return told
+
+
+def _kept(end: ScriptEnd, left: Path, directory: Path) -> ScriptEnd:
+    if end.status != "ok":
+        return end
+    try:
+        (left / f"{end.script}.json").rename(directory / f"{end.script}.json")
+    except FileNotFoundError:
+        return ScriptEnd(end.script, "invalid", "another script removed its output")
+    return end

@@ -11,7 +11,7 @@ from typing import Final
 import anyio.to_thread
 from pydantic import Field, ValidationError
 
-from driver.errors import ArchiveRefused, KindFailed, ProgramError, TransferFailed
+from driver.errors import KindFailed, ProgramError, WorkspaceError
 from driver.exits import ProgramExit, meaning
 from driver.gateway.wire import Context, Message
 from driver.kind import HeldRun, Outcome, ProgramEnd, StopReason
@@ -91,7 +91,7 @@ async def _work(held: HeldRun, task: str, progress: _Progress) -> None:
 async def _prepare(held: HeldRun) -> None:
     try:
         await held.workspace.prepare()
-    except (ArchiveRefused, TransferFailed) as error:
+    except WorkspaceError as error:
         raise KindFailed(ProgramExit.NO_OUTPUT, str(error)) from error
 
 

@@ -16,12 +16,14 @@ from typing import Final
 import anyio
 
 from driver.stub.errors import StubError
-from driver.stub.provider import ProviderSettings
+from driver.stub.numbers import whole_number
+from driver.stub.provider import ProviderSettings, provider_settings
 from driver.stub.refusals import refusal_line
 from driver.stub.scenario import Scenario, WorkspaceTable, bundled_scenarios, load_scenario
 from driver.stub.server import Stub, running_stub
 
 _WRONG_USE: Final = 2
+_LAST_PORT: Final = 65_535
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -70,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--repository", type=Path, help="a local git repository to review; needs --range")
     parser.add_argument("--range", help="what to review of it, as in main..topic")
     parser.add_argument("--directory", type=Path, help="a directory to serve as the workspace, as it is")
-    parser.add_argument("--port", type=int, default=0, help="the port to listen on; any free one by default")
+    parser.add_argument("--port", type=_port, default=0, help="the port to listen on; any free one by default")
     parser.add_argument("--results", type=Path, help="a directory for the uploaded results")
     parser.add_argument("--provider-url", help="pass model calls on to this provider")
     parser.add_argument("--provider-key-env", metavar="NAME", help="the variable that holds the provider's key")
@@ -98,8 +100,6 @@ def _scenario(options: argparse.Namespace) -> Scenario:
 def _provider(options: argparse.Namespace) -> ProviderSettings | None:
     if not options.provider_url:
         return None
-    if not options.provider_url.startswith(("http://", "https://")):
-        raise StubError("--provider-url: must begin with http:// or https://")
     if not options.model:
         raise StubError("--model: is required with --provider-url")
     key = ""
@@ -107,7 +107,14 @@ def _provider(options: argparse.Namespace) -> ProviderSettings | None:
         key = os.environ.get(options.provider_key_env, "")
         if not key:
             raise StubError(f"--provider-key-env: the variable {options.provider_key_env} is not set")
-    return ProviderSettings(options.provider_url, key)
+    return provider_settings(options.provider_url, key, url_from="--provider-url", key_from="--provider-key-env")
+
+
+def _port(text: str) -> int:
+    port = whole_number(text)
+    if port is None or port > _LAST_PORT:
+        raise argparse.ArgumentTypeError(f"must be a number from 0 to {_LAST_PORT}")
+    return port
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import anyio
 from pydantic import BaseModel
@@ -15,6 +15,9 @@ from driver.stub.faults import Strikes
 
 Headers = tuple[tuple[str, str], ...]
 Body = AsyncGenerator[bytes, None]
+
+_WITHOUT_BODY: Final = (204, 304)
+"""RFC 9110, sections 15.3.5 and 15.4.5."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +56,12 @@ async def send(exchange: Exchange, answer: Answer, strikes: Strikes) -> None:
     if "lost_reply" in strikes:
         await exchange.abort(reset=True)
         return
+    if answer.status in _WITHOUT_BODY:
+        await exchange.start(answer.status, answer.headers)
+        await exchange.finish()
+        return
     length = len(answer.body) if isinstance(answer.body, bytes) else answer.length
-    framing = (("content-length", str(length)),) if length is not None and answer.status != 204 else ()
+    framing = (("content-length", str(length)),) if length is not None else ()
     await exchange.start(answer.status, (*answer.headers, *framing))
     if exchange.request.method != "HEAD" and await _send_body(exchange, answer.body, strikes):
         return

@@ -9,7 +9,7 @@ from typing import Final
 
 import anyio
 
-from driver.http1 import ClientGone, Exchange
+from driver.http1 import BodyStalled, ClientGone, Exchange
 from driver.stub import observe, received
 from driver.stub.answers import Answer, problem, send
 from driver.stub.calls import MIB, RESULT_BYTES, Calls
@@ -22,6 +22,7 @@ from driver.stub.received import Received, receive
 from driver.stub.state import GatewayState
 
 _BODY_BYTES: Final = 16 * MIB
+_NOTED_CHARACTERS: Final = 200
 
 
 class App:
@@ -45,23 +46,35 @@ class App:
 
     async def handle(self, exchange: Exchange) -> None:
         """Serve one exchange to its end. It is given up when the client goes away."""
-        limit = RESULT_BYTES if exchange.request.path.endswith("/runtime/result") else _BODY_BYTES
         # The whole body first: a refusal in mid-upload would be lost in the reset that follows it.
-        body = await exchange.read(limit)
-        if body is None:
-            await send(exchange, problem(Rejected(413, "body_too_large", f"more than {limit:,} bytes")), Strikes())
+        try:
+            body = await self._body(exchange)
+        except Rejected as rejected:
+            self._refused(exchange, rejected)
+            await self._say(exchange, rejected)
             return
         async with anyio.create_task_group() as tasks:
 
             async def watch() -> None:
                 await exchange.wait_gone()
                 tasks.cancel_scope.cancel("the client has gone")
-                self._state.journal.record("request.abandoned", path=exchange.request.path)
+                self._state.journal.record("request.abandoned", path=_noted(exchange.request.path))
 
             tasks.start_soon(watch)
             with contextlib.suppress(ClientGone):
                 await self._answer(exchange, body)
             tasks.cancel_scope.cancel("served")
+
+    async def _body(self, exchange: Exchange) -> bytes:
+        """The whole body. Rejected: 413 when it is too long, 408 when it stops coming. Raises ClientGone."""
+        limit = RESULT_BYTES if exchange.request.path.endswith("/runtime/result") else _BODY_BYTES
+        try:
+            body = await exchange.read(limit)
+        except BodyStalled as error:
+            raise Rejected(408, "body_too_slow", str(error)) from None
+        if body is None:
+            raise Rejected(413, "body_too_large", f"more than {limit:,} bytes")
+        return body
 
     async def _answer(self, exchange: Exchange, body: bytes) -> None:
         try:
@@ -75,10 +88,12 @@ class App:
             self._refused(exchange, rejected)
             await self._say(exchange, rejected)
         except ClientGone:
-            self._state.journal.record("request.abandoned", path=exchange.request.path)
+            self._state.journal.record("request.abandoned", path=_noted(exchange.request.path))
         except Exception:
             # One call that the stub cannot cope with must not end all the others.
-            self._state.journal.record("request.failed", path=exchange.request.path, error=traceback.format_exc())
+            self._state.journal.record(
+                "request.failed", path=_noted(exchange.request.path), error=traceback.format_exc()
+            )
             await self._say(exchange, Rejected(500, "internal", "the stub failed; /stub/events tells where"))
 
     async def _say(self, exchange: Exchange, rejected: Rejected) -> None:
@@ -154,7 +169,7 @@ class App:
             nth=call.strikes.nth,
             run=call.run_id,
             epoch=call.epoch,
-            path=call.exchange.request.path,
+            path=_noted(call.exchange.request.path),
             bytes=len(call.body),
             faults=call.strikes.names,
             held=run.as_json() if run else None,
@@ -163,9 +178,14 @@ class App:
     def _refused(self, exchange: Exchange, rejected: Rejected) -> None:
         self._state.journal.record(
             "request.refused",
-            method=exchange.request.method,
-            path=exchange.request.path,
+            method=_noted(exchange.request.method),
+            path=_noted(exchange.request.path),
             status=rejected.status,
             code=rejected.code,
             detail=rejected.detail,
         )
+
+
+def _noted(text: str) -> str:
+    """What the journal, which keeps many entries, keeps of a text of unknown length."""
+    return text[:_NOTED_CHARACTERS]

@@ -11,10 +11,9 @@ from typing import Final
 
 from driver.stub.errors import StubError
 from driver.stub.results import digest_field
+from driver.workspace.names import split_name
 
 _READ_BYTES: Final = 1024 * 1024
-_NAME_BYTES: Final = 4096
-_PART_BYTES: Final = 255
 
 
 @dataclass(frozen=True)
@@ -68,13 +67,11 @@ def unpackable(root: Path, path: Path) -> str | None:
     if not path.is_file() and not path.is_dir():
         return "is neither a file nor a directory"
     try:
-        name = str(path.relative_to(root)).encode()
+        split_name(str(path.relative_to(root)).encode())
     except UnicodeEncodeError:
         return "has a name that is not UTF-8"
-    if any(byte < 0x20 or byte == 0x7F for byte in name):
-        return "has a control character in its name"
-    if len(name) > _NAME_BYTES or any(len(part) > _PART_BYTES for part in name.split(b"/")):
-        return "has a name that is too long"
+    except ValueError as error:
+        return f"its name: {error}"
     return None
 
 

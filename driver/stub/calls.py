@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from driver.gateway.wire import CONTRACT, Claim, Context, End, Lease, ModelChoice, NextRequest, Run, Runtime
 from driver.stub.answers import Answer, json_answer
 from driver.stub.errors import Rejected
+from driver.stub.numbers import whole_number
 from driver.stub.observations import admit
 from driver.stub.received import Received
 from driver.stub.results import Result, digest_field, write_result
@@ -99,14 +100,14 @@ class Calls:
         """`POST runtime/result`."""
         request, state = received.exchange.request, self._state
         state.runs.require_current(received.run_id, received.epoch)
-        exit = request.header("x-agent-exit") or ""
-        if not exit.isdigit() or int(exit) > 255:
+        exit = whole_number(request.header("x-agent-exit"))
+        if exit is None or exit > 255:
             raise Rejected(400, "exit_missing", "X-Agent-Exit must be a number from 0 to 255")
         if request.header("content-length") is None:
             raise Rejected(411, "length_required", "Content-Length is required")
         state.results.require_new(received.run_id, received.epoch)
         hashed = await anyio.to_thread.run_sync(hashlib.sha256, received.body)
-        result = Result(received.run_id, received.epoch, int(exit), digest_field(hashed.digest()), received.body)
+        result = Result(received.run_id, received.epoch, exit, digest_field(hashed.digest()), received.body)
         state.runs.require_current(received.run_id, received.epoch)
         state.results.keep(result, request.header("content-digest"))
         if self._results is not None:

@@ -1,39 +1,36 @@
 """One review from end to end on a laptop: a stub, the real entrypoint, and what came of it.
 
-`make demo` and `make review` call it. The driver runs as in a Pod, as a process of its own; a port on which
-nobody listens stands in for the Kubernetes API that a network policy would close.
+`make demo` and `make review` call it. What the person got wrong is one line and exit 2; Ctrl-C stops the
+driver as a cluster would, and leaves nothing behind.
 """
 
 import argparse
 import os
-import shutil
-import signal
-import socket
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import anyio
-from anyio.abc import Process
+import anyio.to_thread
 
+from driver.errors import leaves
+from driver.stub.driven import drive, interruptible
 from driver.stub.errors import StubError
 from driver.stub.example import RANGE, make_example
 from driver.stub.git import Git
-from driver.stub.provider import ProviderSettings
+from driver.stub.provider import ProviderSettings, provider_settings
 from driver.stub.refusals import refusal_line
 from driver.stub.scenario import Scenario, WorkspaceTable, load_scenario
 from driver.stub.server import Stub, running_stub
-from driver.stub.shown import read_review, review_lines, unpack_result
+from driver.stub.shown import plain, read_review, replace_result, require_ours
 
 _FAILED: Final = 1
 _WRONG_USE: Final = 2
+_INTERRUPTED: Final = 130
 _NEWEST_COMMITS: Final = 3
-_STOP_SECONDS: Final = 40.0
 _ROOT: Final = Path(__file__).parents[2]
 _KEY_VARIABLE: Final = "PROVIDER_KEY"
 
@@ -52,10 +49,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         with tempfile.TemporaryDirectory(prefix="demo-") as scratch:
+            require_ours(options.out)
             shown = _shown(options, Path(scratch))
             return anyio.run(_show, shown, options.out, Path(scratch))
-    except StubError as error:
-        _say(f"error: {error}")
+    except KeyboardInterrupt:
+        _say("stopped")
+        return _INTERRUPTED
+    except (StubError, OSError, ExceptionGroup) as error:
+        faults = leaves(error)
+        if not all(isinstance(fault, StubError | OSError) for fault in faults):
+            raise
+        _say(f"error: {faults[0]}")
         return _WRONG_USE
 
 
@@ -80,16 +84,20 @@ def _shown(options: argparse.Namespace, scratch: Path) -> Shown:
         repository, wanted = _own_commits(scratch) or _example(scratch)
     workspace = WorkspaceTable(repository=repository.absolute(), range=wanted, title=f"The commits {wanted}")
     update: dict[str, object] = {"workspace": workspace}
-    provider = None
-    if options.provider_url:
-        if not options.model:
-            raise StubError("MODEL: is required with PROVIDER_URL")
-        if not options.provider_url.startswith(("http://", "https://")):
-            raise StubError("PROVIDER_URL: must begin with http:// or https://")
-        provider = ProviderSettings(options.provider_url, os.environ.get(_KEY_VARIABLE, ""))
+    provider = _provider(options)
+    if provider is not None:
         update["model"] = scenario.model.model_copy(update={"id": options.model, "wire": options.wire})
     model = f"{options.model} at {options.provider_url}" if provider else "the scripted model, offline"
     return Shown(scenario.model_copy(update=update), provider, f"{wanted} of {repository.absolute()}, by {model}")
+
+
+def _provider(options: argparse.Namespace) -> ProviderSettings | None:
+    if not options.provider_url:
+        return None
+    if not options.model:
+        raise StubError("MODEL: is required with PROVIDER_URL")
+    key = os.environ.get(_KEY_VARIABLE, "")
+    return provider_settings(options.provider_url, key, url_from="PROVIDER_URL", key_from=_KEY_VARIABLE)
 
 
 def _own_commits(scratch: Path) -> tuple[Path, str] | None:
@@ -108,40 +116,20 @@ def _example(scratch: Path) -> tuple[Path, str]:
 
 async def _show(shown: Shown, out: Path, scratch: Path) -> int:
     _say(f"reviewing {shown.told}")
-    async with running_stub(shown.scenario, provider=shown.provider) as stub:
-        with _closed_port() as closed:
-            await _drive(stub, scratch / "workspace", closed)
-        return _tell(stub, out)
-
-
-async def _drive(stub: Stub, workspace: Path, closed_port: int) -> None:
-    """Run the driver until the run has ended, then stop it as a cluster would."""
-    entrypoint = _ROOT / "entrypoint.sh"
-    command = [str(entrypoint)] if entrypoint.exists() else [sys.executable, "-I", "-m", "driver"]
-    environment = {
-        "PATH": os.environ.get("PATH", os.defpath),
-        "DRIVER_PYTHON": sys.executable,
-        "HEPHAESTUS_GATEWAY_URL": stub.url,
-        "HEPHAESTUS_SANDBOX_TOKEN": stub.token,
-        "DRIVER_WORKSPACE": str(workspace),
-        "DRIVER_ISOLATION_TARGET": f"127.0.0.1:{closed_port}",
-        "DRIVER_LOG": "console",
-    }
-    process = await anyio.open_process(command, env=environment, stdin=subprocess.DEVNULL, stdout=None, stderr=None)
-    async with process, anyio.create_task_group() as tasks:
-        tasks.start_soon(_tell_refusals, stub)
-        tasks.start_soon(_stop_when_ended, stub, process)
-        code = await process.wait()
-        tasks.cancel_scope.cancel("the driver has ended")
-    if code != 0:
-        raise StubError(f"the driver ended with exit code {code}")
-
-
-async def _stop_when_ended(stub: Stub, process: Process) -> None:
-    await stub.wait_ended()
-    process.send_signal(signal.SIGTERM)
-    await anyio.sleep(_STOP_SECONDS)
-    process.kill()
+    async with interruptible() as interrupt, running_stub(shown.scenario, provider=shown.provider) as stub:
+        fault = None
+        if not interrupt.asked:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_tell_refusals, stub)
+                fault = await drive(stub, scratch / "workspace", interrupt)
+                tasks.cancel_scope.cancel("the driver has ended")
+        if interrupt.asked:
+            _say("stopped")
+            return _INTERRUPTED
+        if fault is not None:
+            _say(f"error: {fault}")
+            return _FAILED
+        return await anyio.to_thread.run_sync(_tell, stub, out)
 
 
 async def _tell_refusals(stub: Stub) -> None:
@@ -160,12 +148,10 @@ def _tell(stub: Stub, out: Path) -> int:
     if result is None:
         _say(f"error: the run ended {run.outcome}, and nothing was uploaded")
         return _FAILED
-    shutil.rmtree(out, ignore_errors=True)
-    files = unpack_result(result.body, out)
-    review = read_review(out / "out")
+    files = replace_result(result.body, out)
     _say("")
     _say(f"the run ended {run.outcome}, exit {result.exit}")
-    for line in review_lines(review) if review else ():
+    for line in read_review(out):
         _say(line)
     _say("files:")
     for file in files:
@@ -173,16 +159,8 @@ def _tell(stub: Stub, out: Path) -> int:
     return 0 if run.outcome == "COMPLETED" else _FAILED
 
 
-@contextmanager
-def _closed_port() -> Iterator[int]:
-    """A port that is taken and on which nobody listens: a connection to it is refused."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield taken.getsockname()[1]
-
-
 def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
+    sys.stdout.write(plain(line) + "\n")
     sys.stdout.flush()
 
 

@@ -54,6 +54,9 @@ class Git:
             "GIT_OPTIONAL_LOCKS": "0",
             "GIT_PAGER": "cat",
             "GIT_NO_REPLACE_OBJECTS": "1",
+            # A partial clone's configuration names a command that would fetch what is missing (git(1)).
+            "GIT_NO_LAZY_FETCH": "1",
+            "GIT_ALLOW_PROTOCOL": "file",
         }
 
     def run(self, *arguments: str, environment: dict[str, str] | None = None) -> str:

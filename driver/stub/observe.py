@@ -7,6 +7,7 @@ from driver.http1 import Exchange
 from driver.stub.answers import Answer, json_answer, send
 from driver.stub.errors import Rejected
 from driver.stub.faults import Strikes
+from driver.stub.numbers import whole_number
 from driver.stub.state import GatewayState
 
 PREFIX: Final = "/stub/"
@@ -35,9 +36,9 @@ class Observe:
 
     async def _events(self, exchange: Exchange) -> None:
         """The journal as server-sent events, from the start or after Last-Event-ID (WHATWG HTML, 9.2)."""
-        last = exchange.request.header("last-event-id") or "0"
+        last = whole_number(exchange.request.header("last-event-id")) or 0
         await exchange.start(200, (("content-type", "text/event-stream"), ("cache-control", "no-store")))
-        async for entry in self._state.journal.follow(int(last) if last.isdigit() else 0):
+        async for entry in self._state.journal.follow(last):
             data = json.dumps(entry.as_json(), ensure_ascii=False)
             await exchange.send(f"id: {entry.number}\nevent: {entry.event}\ndata: {data}\n\n".encode())
 

@@ -5,6 +5,7 @@ about the sandbox here (docs/protocol.md, "Identity"), so they become 403 and 50
 `provider_refused`.
 """
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,12 +16,14 @@ import httpx
 
 from driver.http1 import Request
 from driver.stub.answers import Answer, Body
-from driver.stub.errors import Rejected
+from driver.stub.errors import Rejected, StubError
 
 FIRST_BYTE_SECONDS: Final = 300.0
 GAP_SECONDS: Final = 120.0
 _CONNECT_SECONDS: Final = 10.0
 _COMPLAINT_BYTES: Final = 512
+_HOST: Final = re.compile(r"[A-Za-z0-9._:-]+")
+_LAST_PORT: Final = 65_535
 
 # What the caller says about the request itself; all else it says is about the gateway.
 _PASSED_ON: Final = frozenset({"content-type", "accept", "anthropic-version", "anthropic-beta", "openai-beta"})
@@ -36,6 +39,21 @@ class ProviderSettings:
     key: str = ""
     first_byte: float = FIRST_BYTE_SECONDS
     gap: float = GAP_SECONDS
+
+
+def provider_settings(url: str, key: str, *, url_from: str, key_from: str) -> ProviderSettings:
+    """Settings that a person gave. Raises StubError that names where a wrong one came from."""
+    try:
+        parts = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise StubError(f"{url_from}: is no address ({error})") from None
+    if parts.scheme not in ("http", "https") or not _HOST.fullmatch(parts.host):
+        raise StubError(f"{url_from}: must begin with http:// or https:// and name a host")
+    if parts.port is not None and parts.port > _LAST_PORT:
+        raise StubError(f"{url_from}: its port must be at most {_LAST_PORT}")
+    if not (key.isascii() and key.isprintable()):
+        raise StubError(f"{key_from}: must be printable ASCII, for it goes into a header")
+    return ProviderSettings(url, key)
 
 
 class Provider:

@@ -7,10 +7,12 @@ from typing import Final
 from driver.http1 import Exchange, Request
 from driver.stub.errors import Rejected, TokenNotAccepted
 from driver.stub.faults import Strikes
+from driver.stub.numbers import whole_number
 from driver.stub.scenario import Place
 
 PREFIX: Final = "/internal/agent"
 
+_RUN_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,200}")
 _RUN_CALL: Final = re.compile(r"/runs/([^/]+)/(.+)")
 _CALLS: Final[dict[str, tuple[str, Place]]] = {
     "renew": ("POST", "renew"),
@@ -84,7 +86,7 @@ def _require_method(request: Request, method: str) -> None:
 
 
 def _claim_headers(request: Request) -> tuple[str, int]:
-    run, epoch = request.header("x-agent-run"), request.header("x-agent-epoch")
-    if not run or not epoch or not (epoch.isascii() and epoch.isdigit()):
+    run, epoch = request.header("x-agent-run"), whole_number(request.header("x-agent-epoch"))
+    if run is None or epoch is None or not _RUN_ID.fullmatch(run):
         raise Rejected(400, "claim_headers_missing", "X-Agent-Run and X-Agent-Epoch are required")
-    return run, int(epoch)
+    return run, epoch

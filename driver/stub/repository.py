@@ -7,7 +7,9 @@ from typing import Any, Final
 from driver.stub.errors import RepositoryError
 from driver.stub.git import Git
 
-_RECORD: Final = "%x1e%H%x1f%an%x1f%aI%x1f%s%x1f%b"
+# NUL is the one character that no part of a commit holds; `-z` puts one after each record too.
+_RECORD: Final = "%H%x00%an%x00%aI%x00%s%x00%b"
+_RECORD_FIELDS: Final = 5
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,10 @@ def checkout(reviewed: ReviewedRange, target: Path, scratch: Path) -> None:
     """
     target.mkdir(parents=True)
     git = Git(target, scratch)
-    git.run("init", "-q", "--template=")
+    original = Git(reviewed.repository, scratch)
+    git.run("init", "-q", "--template=", f"--object-format={original.run('rev-parse', '--show-object-format').strip()}")
     git.run("config", "core.symlinks", "false")
-    source = Git(reviewed.repository, scratch).run("rev-parse", "--absolute-git-dir").strip()
+    source = original.run("rev-parse", "--absolute-git-dir").strip()
     git.run("fetch", "-q", "--no-tags", "--update-shallow", source, reviewed.head, reviewed.base)
     git.run("update-ref", "refs/review/base", reviewed.base)
     git.run("checkout", "-q", "--detach", reviewed.head)
@@ -81,17 +84,17 @@ def _commit(git: Git, revision: str) -> str:
 
 
 def _commits(git: Git, base: str, head: str) -> list[dict[str, Any]]:
-    output = git.run("log", "--no-show-signature", f"--format={_RECORD}", f"{base}..{head}")
-    commits = []
-    for record in output.split("\x1e")[1:]:
-        commit, author, at, subject, body = record.split("\x1f", 4)
-        commits.append({"commit": commit, "author": author, "at": at, "subject": subject, "body": body.strip()})
-    return commits
+    output = git.run("log", "-z", "--no-show-signature", f"--format={_RECORD}", f"{base}..{head}")
+    fields = iter(output.split("\0")[:-1])
+    return [
+        {"commit": commit, "author": author, "at": at, "subject": subject, "body": body.strip()}
+        for commit, author, at, subject, body in zip(*[fields] * _RECORD_FIELDS, strict=True)
+    ]
 
 
 def _changes(git: Git, base: str, head: str) -> list[dict[str, Any]]:
     """One record for each changed file; a binary file has no counts (git-diff(1), "--numstat")."""
-    output = git.run("diff", "--no-ext-diff", "--no-renames", "--numstat", "-z", base, head)
+    output = git.run("diff", "--no-ext-diff", "--no-textconv", "--no-renames", "--numstat", "-z", base, head)
     changes = []
     for record in output.split("\0")[:-1]:
         added, removed, path = record.split("\t", 2)

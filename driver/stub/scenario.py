@@ -168,7 +168,7 @@ class FaultTable(_Table):
     nth: int | Literal["every"] = 1
     what: What
     status: int | None = Field(None, ge=300, le=599)
-    retry_after: str | None = None
+    retry_after: str | None = Field(None, pattern=r"^[\x20-\x7e]{1,100}$")
     seconds: float | None = Field(None, ge=0)
     bytes: int | None = Field(None, ge=0)
 

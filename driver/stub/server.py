@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -58,6 +59,7 @@ async def running_stub(
     provider: ProviderSettings | None = None,
     results: Path | None = None,
     reap_seconds: float = _REAP_SECONDS,
+    patience: http1.Patience | None = None,
 ) -> AsyncIterator[Stub]:
     """A stub on 127.0.0.1, ready when the block begins and gone when it ends.
 
@@ -75,7 +77,7 @@ async def running_stub(
         stack.push_async_callback(listener.aclose)
         bound = listener.extra(SocketAttribute.local_port)
         tasks = await stack.enter_async_context(anyio.create_task_group())
-        tasks.start_soon(http1.serve, listener.listeners[0], app.handle)
+        tasks.start_soon(partial(http1.serve, listener.listeners[0], app.handle, patience=patience))
         tasks.start_soon(_reap, state, reap_seconds)
         yield Stub(f"http://127.0.0.1:{bound}", state.sandboxes.token(state.sandbox), state)
         tasks.cancel_scope.cancel("the stub is closed")

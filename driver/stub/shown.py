@@ -1,23 +1,92 @@
-"""What an uploaded review says, for a person at a terminal."""
+"""What an uploaded review says, for a person at a terminal; and the directory that they find it in.
 
-import io
+Whoever uploads is not trusted: the archive is read by the rules for incoming ones, and every line is made fit
+for a terminal.
+"""
+
 import json
-import tarfile
+import os
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from driver.errors import ArchiveRefused
+from driver.stub.errors import StubError
+from driver.workspace.names import Parts
+from driver.workspace.tar_reader import Directory, FileData, FileEnd, FileStart, TarLimits, TarReader
+
+RESULT: Final = "out"
+_MARK: Final = ".demo-result"
+_MARK_TEXT: Final = f"`make demo` and `make review` made this directory and replace `{RESULT}/` in it.\n"
 _MARKS: Final = {"MET": "ok", "NOT_MET": "!!", "NOT_APPLICABLE": "--", "UNDETERMINED": "??"}
 # Citations of the reviewed repository are shown as paths in it.
 _REVIEWED: Final = "repos/reviewed/"
+_QUOTED_LINES: Final = 3
 
 
-def unpack_result(archive: bytes, target: Path) -> list[Path]:
-    """Write the files of an uploaded archive below `target`, which is made; the files, sorted."""
-    target.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        tar.extractall(target, filter="data")
-        return sorted(target / name for name in tar.getnames() if (target / name).is_file())
+def require_ours(directory: Path) -> None:
+    """Raises StubError unless a result may be put into `directory`: it is new, empty, or holds an earlier one."""
+    there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise StubError(f"{directory}: cannot hold the result ({there} is no directory that can be written)")
+    taken = there == directory and bool(os.listdir(directory))
+    if taken and not (directory / _MARK).is_file():
+        raise StubError(f"{directory}: holds other things; name a new or empty directory for the result")
+
+
+def replace_result(archive: bytes, directory: Path) -> list[Path]:
+    """Unpack an uploaded archive into `directory`, in place of an earlier one; its files, sorted.
+
+    Nothing else in the directory is touched. Raises StubError.
+    """
+    require_ours(directory)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / _MARK).write_text(_MARK_TEXT, "ascii")
+        if (directory / RESULT).exists():
+            shutil.rmtree(directory / RESULT)
+        return sorted(_unpack(archive, directory))
+    except ArchiveRefused as error:
+        raise StubError(f"the uploaded result: {error}") from None
+    except OSError as error:
+        raise StubError(f"{directory}: cannot hold the result ({error.strerror or error})") from None
+
+
+def _unpack(archive: bytes, directory: Path) -> list[Path]:
+    reader = TarReader(TarLimits(bytes=len(archive)))
+    files: list[Path] = []
+    content = bytearray()
+    for event in reader.feed(archive):
+        match event:
+            case Directory(parts):
+                _place(directory, parts).mkdir()
+            case FileStart(parts):
+                files.append(_place(directory, parts))
+                content.clear()
+            case FileData(data):
+                content += data
+            case FileEnd():
+                files[-1].write_bytes(content)
+    reader.close()
+    return files
+
+
+def _place(directory: Path, parts: Parts) -> Path:
+    if parts[0] != RESULT.encode():
+        raise StubError(f"the uploaded result holds more than {RESULT}/")
+    return directory.joinpath(*map(os.fsdecode, parts))
+
+
+def read_review(directory: Path) -> list[str]:
+    """What `result.json` of an unpacked result says, as lines; none where the run left no such file."""
+    try:
+        result = json.loads((directory / RESULT / "result.json").read_text("utf-8"))
+        return [plain(line) for line in review_lines(result)]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return ["  result.json is not what the bundled program writes"]
 
 
 def review_lines(result: Mapping[str, Any]) -> Iterator[str]:
@@ -32,22 +101,18 @@ def review_lines(result: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {len(admission['admitted'])} admitted, {len(admission['refused'])} refused by the gateway"
 
 
-def read_review(directory: Path) -> Mapping[str, Any] | None:
-    """The result that lies in an unpacked `out/`, or None when the run left none."""
-    try:
-        result: Mapping[str, Any] = json.loads((directory / "result.json").read_text("utf-8"))
-    except (OSError, ValueError):
-        return None
-    return result
+def plain(line: str) -> str:
+    """The line without what a terminal would take for a command."""
+    return "".join(letter if letter.isprintable() else " " for letter in line)
 
 
 def _observation_lines(observation: Mapping[str, Any]) -> Iterator[str]:
     severity = f" ({observation['severity']})" if observation.get("severity") else ""
     mark = _MARKS[observation["outcome"]]
     yield f"  {mark}  {observation['practiceSlug']}: {observation['outcome']}{severity}"
-    yield f"      {observation['summary']}"
+    yield from (f"      {line}" for line in observation["summary"].splitlines())
     for citation in observation["citations"]:
         path = citation["path"].removeprefix(_REVIEWED)
         yield f"      {path}:{citation['startLine']}"
-        for line in str(citation.get("quote", "")).splitlines()[:3]:
+        for line in str(citation.get("quote", "")).splitlines()[:_QUOTED_LINES]:
             yield f"        > {line}"

@@ -13,7 +13,7 @@ from driver.stub.errors import Rejected
 from driver.stub.faults import Strikes
 from driver.stub.results import digest_field
 
-_RANGE: Final = re.compile(r"bytes=(\d*)-(\d*)")
+_RANGE: Final = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 
 WRONG_DIGEST: Final = digest_field(hashlib.sha256(b"another archive").digest())
 """What the fault `wrong_digest` says in place of the digest."""

@@ -11,13 +11,15 @@ from kinds.programs.wires import decode, encode
 
 PATH: Final = "/review/observations"
 
-_ANSWER_BYTES: Final = 16 * 1024 * 1024
+# It goes into the result, whose files are bounded too.
+_ANSWER_BYTES: Final = 2 * 1024 * 1024
 
 
 async def admit(door: Door, observations: list[dict[str, Any]], waits: Waits) -> dict[str, Any]:
     """Post the observations; the gateway's `{digest, admitted, refused}`.
 
-    Raises CallUnanswered when no try reached the gateway, and CallRefused when it refused them for good.
+    Raises CallUnanswered when no try reached the gateway, and CallRefused or ContextFull when it refused them for
+    good.
     """
     body = encode({"observations": observations})
     backoff = Backoff(waits.chance, waits.retries)
@@ -42,8 +44,17 @@ async def _post(door: Door, body: bytes, waits: Waits) -> dict[str, Any]:
         if answer.status != 200:
             raise await refusal(answer, waits.wall)
         admission = decode(await answer.read(_ANSWER_BYTES))
-    if not isinstance(admission.get("digest"), str) or not all(
-        isinstance(admission.get(name), list) for name in ("admitted", "refused")
-    ):
+    digest = admission.get("digest")
+    admitted, refused = _entries(admission.get("admitted"), "id"), _entries(admission.get("refused"), "reason")
+    if not isinstance(digest, str) or admitted is None or refused is None:
         raise CallCut("the answer is no admission: it needs digest, admitted and refused")
-    return {name: admission[name] for name in ("digest", "admitted", "refused")}
+    return {"digest": digest, "admitted": admitted, "refused": refused}
+
+
+def _entries(value: Any, name: str) -> list[dict[str, Any]] | None:
+    """A list of `index` and one text for each, or None when it is something else."""
+    if not isinstance(value, list):
+        return None
+    entries = [{"index": one.get("index"), name: one.get(name)} for one in value if isinstance(one, dict)]
+    sound = all(type(entry["index"]) is int and isinstance(entry[name], str) for entry in entries)
+    return entries if sound and len(entries) == len(value) else None

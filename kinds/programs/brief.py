@@ -4,6 +4,7 @@ Each part is bounded and says what was cut. Captured text stands behind `| ` on 
 in it can look like a part of the brief.
 """
 
+import json
 import posixpath
 import re
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from kinds.programs.confine import Confined
 from kinds.programs.envelope import TaskEnvelope
 from kinds.programs.errors import InputsUnusable, ToolRefused
 from kinds.programs.practices import Plan, Practice
+from kinds.programs.text import flat
 
 _KIB = 1024
 _DIFF: Final = "work/change/diff.patch"
@@ -28,6 +30,7 @@ _HINTS_BYTES: Final = 24 * _KIB
 _FIRST: Final = "metadata.json"
 _NAMED_FILES: Final = 200
 _DEPTH: Final = 8
+_PLAIN_NAME: Final = re.compile(r"[\w .,@+=~()\[\]/-]+")
 _HEADING: Final = re.compile(r"^(?=#{1,2}\s)", re.MULTILINE)
 
 
@@ -100,11 +103,11 @@ def _section(
     left = together
     for path in paths[:_NAMED_FILES]:
         if left <= 0:
-            parts.append(f"`{path}` (not shown here; read it)")
+            parts.append(f"{_named(path)} (not shown here; read it)")
             continue
         text, size = _head(workspace, path, min(each, left))
         left -= len(text)
-        parts.append(f"`{path}`\n{_quoted(text)}{_cut(path, text, size)}")
+        parts.append(f"{_named(path)}\n{_quoted(text)}{_cut(path, text, size)}")
     if len(paths) > _NAMED_FILES:
         parts.append(f"({len(paths) - _NAMED_FILES} more files below `{root}`)")
     return ["\n\n".join(parts)]
@@ -154,12 +157,19 @@ def _open_head(workspace: Confined, path: str, limit: int) -> tuple[bytes, int]:
 
 
 def _quoted(data: bytes) -> str:
-    text = data.decode("utf-8", "replace").removesuffix("\n")
-    return "\n".join(f"| {line}" for line in text.split("\n"))
+    text = data.decode("utf-8", "replace").replace("\r\n", "\n").removesuffix("\n")
+    return "\n".join(f"| {line}" for line in flat(text).split("\n"))
+
+
+def _named(path: str) -> str:
+    """A path as a part of the brief. An odd one is written so that a tool call finds it and nothing reads as text."""
+    return f"`{path}`" if _PLAIN_NAME.fullmatch(path) else json.dumps(path)
 
 
 def _cut(path: str, shown: bytes, size: int) -> str:
-    return f"\n(cut: {len(shown)} of {size} bytes are shown; read `{path}` for the rest)" if len(shown) < size else ""
+    if len(shown) >= size:
+        return ""
+    return f"\n(cut: {len(shown)} of {size} bytes are shown; read {_named(path)} for the rest)"
 
 
 def _below_headings(text: str) -> str:

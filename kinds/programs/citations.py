@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from kinds.programs.confine import Confined
 from kinds.programs.errors import ToolRefused
-from kinds.programs.text import clean, one_line
+from kinds.programs.text import clean, flat, one_line
 
 _MIB = 1024 * 1024
 _FILE_BYTES: Final = 4 * _MIB
@@ -117,15 +117,15 @@ def _lines(workspace: Confined, path: str) -> tuple[str, list[str]]:
         data = file.read(_FILE_BYTES + 1)
     if len(data) > _FILE_BYTES:
         raise ToolRefused(f"{path} is over {_FILE_BYTES} bytes and cannot be cited")
-    lines = data.decode("utf-8", "replace").split("\n")
+    lines = flat(data.decode("utf-8", "replace").replace("\r\n", "\n")).split("\n")
     if lines[-1] == "":
         lines.pop()
-    return path, [line.rstrip("\r") for line in lines]
+    return path, lines
 
 
 def _quoted(quote: str) -> list[str]:
     """The quote's lines without marks of the views and surrounding blanks."""
-    lines = [_MARK.sub("", line).strip() for line in quote.split("\n")]
+    lines = [_MARK.sub("", line).strip() for line in flat(quote.replace("\r\n", "\n")).split("\n")]
     while lines and not lines[0]:
         lines.pop(0)
     while lines and not lines[-1]:

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from kinds.programs.errors import ToolRefused
+from kinds.programs.text import one_line
 
 _PATH_CHARACTERS: Final = 4096
 _PARTS: Final = 200
+_SHOWN_CHARACTERS: Final = 200
 _OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -64,6 +66,8 @@ class Confined:
                 raise ToolRefused(f"{_shown(path)} is not a regular file")
             with open(descriptor, "rb", closefd=False) as file:
                 yield file
+        except OSError as error:
+            raise ToolRefused(f"{_shown(path)} cannot be read: {error.strerror}") from error
         finally:
             os.close(descriptor)
 
@@ -73,12 +77,18 @@ class Confined:
         try:
             with os.scandir(descriptor) as found:
                 return sorted((_found(entry) for entry in found), key=lambda one: one.name)
+        except OSError as error:
+            raise ToolRefused(f"{_shown(path)} cannot be listed: {error.strerror}") from error
         finally:
             os.close(descriptor)
 
     def _open(self, path: str, flags: int) -> int:
-        parts = self.relative(path).split("/") if self.relative(path) else []
-        descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        relative = self.relative(path)
+        parts = relative.split("/") if relative else []
+        try:
+            descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise ToolRefused(f"the workspace cannot be opened: {error.strerror}") from error
         for place, part in enumerate(parts, 1):
             try:
                 below = os.open(part, _OPEN | (flags if place == len(parts) else os.O_DIRECTORY), dir_fd=descriptor)
@@ -115,4 +125,4 @@ def _is_link(part: str, directory: int) -> bool:
 
 
 def _shown(path: str) -> str:
-    return ascii(path[:200])[1:-1] if path.isascii() else path[:200].encode("utf-8", "replace").decode()
+    return one_line(path if path.isprintable() else ascii(path)[1:-1], _SHOWN_CHARACTERS)

@@ -14,22 +14,25 @@ from driver.exits import ProgramExit
 from kinds.programs import admission, brief, observations, practices, progress
 from kinds.programs.confine import Confined
 from kinds.programs.envelope import TaskEnvelope
-from kinds.programs.errors import CallRefused, CallUnanswered, DoorClosed, InputsUnusable
+from kinds.programs.errors import CallRefused, CallUnanswered, ContextFull, DoorClosed, InputsUnusable
 from kinds.programs.exchange import Door
 from kinds.programs.heap import Room, SessionHeap
 from kinds.programs.model import ModelClient, Waits
 from kinds.programs.observations import Book
 from kinds.programs.practices import Plan
 from kinds.programs.results import Report
-from kinds.programs.session import Desk, Session, SessionLog
+from kinds.programs.session import Desk, Session
+from kinds.programs.session_log import SessionLog
 from kinds.programs.tools import TOOLS, Toolkit
 from kinds.programs.wires import wire_named
 
 UNANSWERED_IN_A_ROW: Final = 2
 
-# What is kept of the work time for admission and the files: the driver stops the program at its end.
+# What is kept of the work time for admission and the files, and of that for the files alone: at its end the
+# driver stops the program, whose own exit says more.
 _RESERVE_SHARE: Final = 0.1
 _RESERVE_SECONDS: Final = 30.0
+_FILES_SHARE: Final = 0.2
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,13 @@ class Measurement:
             return exit or ProgramExit.NO_OUTPUT
         return exit
 
+    def _save(self) -> None:
+        """Write what was measured so far. What cannot be written now may be written at the end."""
+        try:
+            self.report.write()
+        except OSError as error:
+            progress.say(f"the result cannot be written yet: {error}")
+
     async def _guarded(self) -> int:
         try:
             return await self._measure()
@@ -120,7 +130,7 @@ class Measurement:
             self.report.fault = "no model call was answered"
             progress.say(self.report.fault)
             return ProgramExit.MODEL_UNANSWERED
-        return await self._admit(deadline)
+        return await self._admit(deadline - reserve * _FILES_SHARE)
 
     async def _sessions(self, plans: list[Plan], shared: brief.Shared) -> None:
         client = ModelClient(
@@ -137,7 +147,7 @@ class Measurement:
             Toolkit.over(self._workspace),
             self.report.book,
             self._order.envelope.repository_root,
-            self.report.write,
+            self._save,
         )
         async with anyio.create_task_group() as tasks:
             for plan in plans:
@@ -180,7 +190,7 @@ class Measurement:
             self.report.fault = f"admission was not reached: {str(error) or 'the work deadline came'}"
             progress.say(self.report.fault)
             return ProgramExit.ADMISSION_UNREACHED
-        except CallRefused as error:
+        except (CallRefused, ContextFull) as error:
             self.report.fault = f"admission was refused: {error}"
             progress.say(self.report.fault)
             return ProgramExit.NO_OUTPUT

@@ -31,7 +31,7 @@ from kinds.programs.wires import Features, Reader, Tool, Turn, Wire, decode, exp
 _MIB = 1024 * 1024
 FRAME_BYTES: Final = 4 * _MIB
 STREAM_BYTES: Final = 64 * _MIB
-WHOLE_BYTES: Final = 16 * _MIB
+WHOLE_BYTES: Final = 4 * _MIB
 _ERROR_BYTES: Final = 64 * 1024
 _DRAIN_SECONDS: Final = 2.0
 # What a provider answers when it does not know a field of the request.
@@ -129,9 +129,12 @@ class ModelClient:
         async with exchange(self._door, self.wire.path, headers, body, self._waits.patience) as answer:
             if answer.status != 200:
                 raise await refusal(answer, self._waits.wall)
-            if answer.header("content-type").startswith("text/event-stream"):
-                return await _streamed(answer, self.wire.reader())
-            return self.wire.whole(decode(await answer.read(WHOLE_BYTES)))
+            try:
+                if answer.header("content-type").startswith("text/event-stream"):
+                    return await _streamed(answer, self.wire.reader())
+                return self.wire.whole(decode(await answer.read(WHOLE_BYTES)))
+            except RecursionError as error:
+                raise CallRefused("the answer is nested too deeply to go back to the provider") from error
 
 
 async def refusal(answer: Answer, wall: Callable[[], float]) -> CallFault:

@@ -1,12 +1,13 @@
 """What was observed: each reported item is recorded or refused on its own, with the reason."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kinds.programs.citations import Citation, CitationRefused
 from kinds.programs.repair import NotUnderstood, loads
-from kinds.programs.text import clean
+from kinds.programs.text import clean, one_line
 from kinds.programs.wires import Tool
 
 OUTCOMES: Final = ("MET", "NOT_MET", "NOT_APPLICABLE", "UNDETERMINED")
@@ -17,6 +18,9 @@ REFUSALS: Final = 8
 _SUMMARY_CHARACTERS: Final = 2000
 _CITATIONS: Final = 20
 _ITEMS: Final = 50
+# All of them go into one file of the result and into one request, each of which is bounded.
+_HELD_BYTES: Final = 6 * 1024 * 1024
+_REASON_CHARACTERS: Final = 500
 
 TOOL: Final = Tool(
     "report_observation",
@@ -99,12 +103,16 @@ class Verdict:
 
 @dataclass
 class Book:
-    """The state of every practice: recorded, not reached for a reason, or still open."""
+    """The state of every practice: recorded, not reached for a reason, or still open.
+
+    `held` is what the recorded observations come to as JSON, in bytes. One thread at a time may report.
+    """
 
     practices: tuple[str, ...]
     recorded: dict[str, Observation] = field(default_factory=dict)
     not_reached: dict[str, str] = field(default_factory=dict)
     refusals: dict[str, int] = field(default_factory=dict)
+    held: int = 0
 
     def open(self, practices: tuple[str, ...] | None = None) -> list[str]:
         """The practices that have no result yet."""
@@ -114,7 +122,7 @@ class Book:
     def close(self, practices: tuple[str, ...], reason: str) -> None:
         """Those of the practices that are still open are not reached, for this reason."""
         for slug in self.open(practices):
-            self.not_reached[slug] = reason
+            self.not_reached[slug] = one_line(reason, _REASON_CHARACTERS)
 
     def report(self, asked: tuple[str, ...], item: Any, check: Check) -> Verdict:
         """Record one item of a session that was asked for these practices, or refuse it."""
@@ -122,9 +130,9 @@ class Book:
         known = slug if isinstance(slug, str) and slug in asked else None
         try:
             observation = _observation(self, asked, item, check)
+            self._keep(observation)
         except (ObservationRefused, CitationRefused) as error:
             return Verdict(known, None, self._refuse(known, str(error)))
-        self.recorded[observation.practice] = observation
         return Verdict(known, observation, None)
 
     def observations(self) -> list[Observation]:
@@ -134,6 +142,14 @@ class Book:
     def coverage(self) -> list[dict[str, Any]]:
         """The state of each practice, as JSON."""
         return [self._state(slug) for slug in self.practices]
+
+    def _keep(self, observation: Observation) -> None:
+        size = len(json.dumps(observation.as_json()))
+        if self.held + size > _HELD_BYTES:
+            left = _HELD_BYTES - self.held
+            raise ObservationRefused(f"it takes {size:,} bytes, and the result has room for {left:,}; cite less")
+        self.held += size
+        self.recorded[observation.practice] = observation
 
     def _state(self, slug: str) -> dict[str, Any]:
         if slug in self.recorded:
@@ -147,7 +163,8 @@ class Book:
         self.refusals[slug] = self.refusals.get(slug, 0) + 1
         if self.refusals[slug] < REFUSALS:
             return reason
-        self.not_reached[slug] = f"{REFUSALS} observations were refused; the last: {reason}"
+        told = f"{REFUSALS} observations were refused; the last: {reason}"
+        self.not_reached[slug] = one_line(told, _REASON_CHARACTERS)
         return f"{reason}\nThat was refusal {REFUSALS} for {slug}: it counts as not reached now; report it no more."
 
 

@@ -14,10 +14,13 @@ from typing import Any, Final
 
 from kinds.programs.heap import HeapStatistics
 from kinds.programs.observations import Book
-from kinds.programs.session import SessionLog
+from kinds.programs.session_log import SessionLog
 from kinds.programs.usage import UsageLedger
 
 SCHEMA_VERSION: Final = 1
+
+# A file of a result may have 10 MiB; without the details it is far below this for any number of sessions.
+_DEBUG_BYTES: Final = 8 * 1024 * 1024
 
 
 @dataclass
@@ -38,12 +41,15 @@ class Report:
         One that cannot be written does not keep the others from it; the first such OSError is raised then.
         """
         self.out.mkdir(exist_ok=True)
+        debug = _text(self.debug(exit))
+        if len(debug) > _DEBUG_BYTES:
+            debug = _text(self.debug(exit, details=False))
         files = {
-            "result.json": self.result(),
-            "usage.json": self.usage.as_json(),
-            "runner-debug.json": self.debug(exit),
+            "result.json": _text(self.result()),
+            "usage.json": _text(self.usage.as_json()),
+            "runner-debug.json": debug,
         }
-        faults = [fault for name, value in files.items() if (fault := _fault_of(self.out / name, value))]
+        faults = [fault for name, text in files.items() if (fault := _fault_of(self.out / name, text))]
         if faults:
             raise faults[0]
 
@@ -60,14 +66,14 @@ class Report:
         """What was recorded, in the order of the practice index."""
         return [observation.as_json() for observation in self.book.observations()]
 
-    def debug(self, exit: int | None) -> dict[str, Any]:
-        """`out/runner-debug.json`."""
+    def debug(self, exit: int | None, *, details: bool = True) -> dict[str, Any]:
+        """`out/runner-debug.json`, with or without the details of each session."""
         heap = self.heap()
         return {
             "schemaVersion": SCHEMA_VERSION,
             "exit": exit,
             "fault": self.fault,
-            "sessions": [session.as_json() for session in list(self.sessions)],
+            "sessions": [session.as_json(details=details) for session in list(self.sessions)],
             "heap": {
                 "totalBytes": heap.total,
                 "shareBytes": heap.share,
@@ -80,19 +86,23 @@ class Report:
         }
 
 
-def _fault_of(path: Path, value: dict[str, Any]) -> OSError | None:
+def _text(value: dict[str, Any]) -> str:
+    return json.dumps(value, indent=1) + "\n"
+
+
+def _fault_of(path: Path, text: str) -> OSError | None:
     try:
-        _replace(path, value)
+        _replace(path, text)
     except OSError as error:
         return error
     return None
 
 
-def _replace(path: Path, value: dict[str, Any]) -> None:
+def _replace(path: Path, text: str) -> None:
     # One name for each thread: the watchdog writes from its own while the program may hang in here.
     temporary = path.with_name(f".{path.name}.{threading.get_native_id()}.tmp")
     try:
-        temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="ascii")
+        temporary.write_text(text, encoding="ascii")
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)

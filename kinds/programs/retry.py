@@ -49,7 +49,7 @@ def retry_after(value: str, wall: Callable[[], float]) -> float | None:
         return min(float(text[:12]), _LONGEST_WISH)
     try:
         moment = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

@@ -1,81 +1,31 @@
 """One session: brief, model call, tools, results, next call; until each of its practices has a result."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
+import anyio.from_thread
 import anyio.to_thread
 
 from kinds.programs import brief, observations, progress
-from kinds.programs.citations import check
-from kinds.programs.errors import CallFault, CallRefused, CallUnanswered, ContextFull, DoorClosed, ToolRefused
+from kinds.programs.citations import Citation, check
+from kinds.programs.errors import CallRefused, CallUnanswered, ContextFull, DoorClosed, ToolRefused
 from kinds.programs.heap import Room
 from kinds.programs.model import ModelClient
 from kinds.programs.observations import Book, ObservationRefused, Verdict
 from kinds.programs.practices import Plan
 from kinds.programs.repair import NotUnderstood, loads
-from kinds.programs.text import one_line
+from kinds.programs.session_log import SessionLog
 from kinds.programs.tools import Toolkit
 from kinds.programs.transcript import Transcript
 from kinds.programs.wires import ToolCall, ToolResult, Turn
 
 CALLS: Final = 40
 
-_NOTED_CHARACTERS: Final = 300
-_NOTED_REFUSALS: Final = 100
+_CALLS_A_TURN: Final = 64
 # A shortened transcript must leave room for some turns, or each of them would be shortened again.
 _SHORTEN_TO: Final = 0.6
-
-
-@dataclass
-class SessionLog:
-    """What happened in a session (`out/runner-debug.json`)."""
-
-    name: str
-    practices: tuple[str, ...]
-    ended: str = "running"
-    turns: list[dict[str, Any]] = field(default_factory=list)
-    retries: list[dict[str, Any]] = field(default_factory=list)
-    refusals: list[str] = field(default_factory=list)
-    tool_calls: int = 0
-    shortened: int = 0
-    peak_bytes: int = 0
-
-    def retrying(self, error: CallFault, seconds: float) -> None:
-        """A try failed (model.Watcher)."""
-        self.retries.append({"reason": one_line(str(error), _NOTED_CHARACTERS), "waitSeconds": round(seconds, 3)})
-        progress.say(f"[{self.name}] call failed, next try in {seconds:.1f} s: {error}")
-
-    def answered(self, turn: Turn, seconds: float) -> None:
-        """A call was answered."""
-        self.turns.append(
-            {
-                "seconds": round(seconds, 3),
-                "inputTokens": turn.usage.input,
-                "outputTokens": turn.usage.output,
-                "calls": [one_line(call.name, 60) for call in turn.calls],
-            }
-        )
-
-    def refused(self, reason: str) -> None:
-        """Note why an observation or a tool call was refused."""
-        if len(self.refusals) < _NOTED_REFUSALS:
-            self.refusals.append(one_line(reason, _NOTED_CHARACTERS))
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "practices": list(self.practices),
-            "ended": self.ended,
-            "turns": list(self.turns),
-            "toolCalls": self.tool_calls,
-            "refusals": list(self.refusals),
-            "retries": list(self.retries),
-            "waitedSeconds": round(sum(retry["waitSeconds"] for retry in self.retries), 3),
-            "shortenedResults": self.shortened,
-            "peakTranscriptBytes": self.peak_bytes,
-        }
 
 
 @dataclass(frozen=True)
@@ -108,7 +58,10 @@ class Session:
         except CallUnanswered as error:
             self._end("unanswered", f"the model did not answer: {error}")
         except ContextFull as error:
-            self._end("context_full", f"the brief alone is more than the model takes: {error}")
+            self._end(
+                "context_full",
+                f"the model takes no transcript of this length: {error}",
+            )
         except DoorClosed as error:
             self._end("door_closed", f"the door takes no more calls: {error}")
             raise
@@ -124,8 +77,7 @@ class Session:
             turn = await self._ask(number)
             self._transcript.add(turn.entry)
             if turn.calls:
-                results = [await self._answer(call) for call in turn.calls]
-                self._transcript.add(self._desk.model.wire.results(results))
+                self._transcript.add(self._desk.model.wire.results(await self._results(turn.calls)))
             left = self._left()
             if not left:
                 return "done", ""
@@ -156,6 +108,16 @@ class Session:
                     raise
                 progress.say(f"[{self._plan.name}] transcript too long ({error}); older tool results left out")
 
+    async def _results(self, calls: tuple[ToolCall, ...]) -> list[ToolResult]:
+        """A result for each call: most wires refuse a turn in which one is missing."""
+        results = [await self._answer(call) for call in calls[:_CALLS_A_TURN]]
+        if left := calls[_CALLS_A_TURN:]:
+            reason = f"refused: at most {_CALLS_A_TURN} tools are called in one turn; call it again"
+            self._log.refused(f"{len(left)} more tool calls in one turn")
+            progress.say(f"[{self._plan.name}] {len(left)} tool calls past {_CALLS_A_TURN} in one turn refused")
+            results += [ToolResult(call, reason) for call in left]
+        return results
+
     async def _answer(self, call: ToolCall) -> ToolResult:
         self._log.tool_calls += 1
         if call.name == observations.TOOL.name:
@@ -178,7 +140,8 @@ class Session:
             self._log.refused(str(error))
             progress.say(f"[{self._plan.name}] refused: {error}")
             return f"refused: {error}"
-        verdicts = [await anyio.to_thread.run_sync(self._record, item) for item in items]
+        checks = self._desk.toolkit.checks
+        verdicts = [await anyio.to_thread.run_sync(self._record, item, limiter=checks) for item in items]
         self._desk.recorded()
         for verdict in verdicts:
             self._tell(verdict)
@@ -186,8 +149,11 @@ class Session:
         return "\n".join([*(_reply(n, verdict) for n, verdict in enumerate(verdicts, 1)), f"Still open: {left}."])
 
     def _record(self, item: Any) -> Verdict:
-        workspace, repository = self._desk.toolkit.workspace, self._desk.repository
-        return self._desk.book.report(self._plan.slugs, item, lambda given: check(workspace, repository, given))
+        return self._desk.book.report(self._plan.slugs, item, self._check)
+
+    def _check(self, given: Any) -> Citation:
+        anyio.from_thread.check_cancelled()
+        return check(self._desk.toolkit.workspace, self._desk.repository, given)
 
     def _tell(self, verdict: Verdict) -> None:
         if verdict.observation is not None:

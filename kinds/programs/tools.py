@@ -17,7 +17,7 @@ import anyio.to_thread
 from kinds.programs.confine import Confined, Found
 from kinds.programs.errors import ToolRefused
 from kinds.programs.search import REFUSED, Request
-from kinds.programs.text import lines, one_line
+from kinds.programs.text import lines, one_line, skip_lines
 from kinds.programs.wires import Tool
 
 _KIB = 1024
@@ -28,6 +28,7 @@ _LINE_BYTES: Final = 2 * _KIB
 _ENTRIES: Final = 500
 # Each is a process of some 12 MiB beside the session heap.
 _SEARCHES: Final = 2
+_CHECKS: Final = 1
 _SEARCH_SECONDS: Final = 10.0
 
 _NARROWER: Final = "use a simpler pattern or a narrower path"
@@ -64,16 +65,20 @@ TOOLS: Final = (
 
 @dataclass(frozen=True)
 class Toolkit:
-    """The tools over one workspace. Sessions share it, and the searches are counted over all of them."""
+    """The tools over one workspace. Sessions share it: searches and checks are counted over all of them.
+
+    A check of citations holds a whole file, 4 MiB of it and what Python makes of that.
+    """
 
     workspace: Confined
     searches: anyio.CapacityLimiter
+    checks: anyio.CapacityLimiter
     search_seconds: float
 
     @classmethod
     def over(cls, workspace: Confined, search_seconds: float = _SEARCH_SECONDS) -> "Toolkit":
         """The tools over this workspace. A search that takes longer is ended, with what it found until then."""
-        return cls(workspace, anyio.CapacityLimiter(_SEARCHES), search_seconds)
+        return cls(workspace, anyio.CapacityLimiter(_SEARCHES), anyio.CapacityLimiter(_CHECKS), search_seconds)
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> str:
         """The output of a tool. Raises ToolRefused, whose message is for the model."""
@@ -91,13 +96,16 @@ class Toolkit:
     async def _search(self, mode: str, pattern: str, path: str) -> str:
         request = Request(mode, self.workspace.absolute, path, pattern, self.search_seconds)
         async with self.searches:
-            done = await anyio.run_process(
-                [sys.executable, "-I", "-m", "kinds.programs.search"],
-                input=request.as_json(),
-                stderr=subprocess.PIPE,
-                check=False,
-                env={"LANG": "C.UTF-8"},
-            )
+            try:
+                done = await anyio.run_process(
+                    [sys.executable, "-I", "-m", "kinds.programs.search"],
+                    input=request.as_json(),
+                    stderr=subprocess.PIPE,
+                    check=False,
+                    env={"LANG": "C.UTF-8"},
+                )
+            except OSError as error:
+                raise ToolRefused(f"the search cannot be started: {error.strerror}") from error
         output = done.stdout.decode("utf-8", "replace")
         if done.returncode == REFUSED:
             raise ToolRefused(output)
@@ -113,14 +121,13 @@ def read(workspace: Confined, path: str, start: int | None, end: int | None) -> 
     first = start or 1
     last = first + _READ_LINES - 1 if end is None else min(end, first + _READ_LINES - 1)
     shown: list[str] = []
-    size = number = 0
+    size = 0
     with workspace.file(path) as file:
         if file.seek(0, 2) > _FILE_BYTES:
             raise ToolRefused(f"the file is over {_FILE_BYTES} bytes, which is more than can be read")
         file.seek(0)
-        for number, text, cut in lines(file, _LINE_BYTES, _FILE_BYTES):
-            if number < first:
-                continue
+        passed, taken = skip_lines(file, first - 1, _FILE_BYTES)
+        for number, text, cut in lines(file, _LINE_BYTES, _FILE_BYTES - taken, number=first):
             line = f"[L{number}] {text}{' (line cut)' if cut else ''}"
             size += len(line) + 1
             if number > last or size > _READ_BYTES:
@@ -129,7 +136,7 @@ def read(workspace: Confined, path: str, start: int | None, end: int | None) -> 
                 return "\n".join([*shown, f"(cut: read on with start={number})"])
             shown.append(line)
     if not shown:
-        return f"(the file has {number} lines)"
+        return f"(the file has {passed} lines)"
     return "\n".join(shown)
 
 

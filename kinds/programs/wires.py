@@ -10,11 +10,16 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, Final, Protocol
 
-from kinds.programs.errors import CallBusy, CallCut, ContextFull
+from kinds.programs.errors import CallBusy, CallCut, CallRefused, ContextFull
 from kinds.programs.sse import Frame
 from kinds.programs.transcript import Entry
 
 WIRES: Final = ("responses", "chat", "messages")
+
+_MOST_TOKENS: Final = 10**12
+# The door takes a request of 128 levels, and a transcript has some of its own.
+_DEPTH: Final = 64
+_ANSWER_CHARACTERS: Final = 4 * 1024 * 1024
 
 _CONTEXT_FULL: Final = (
     "context_length_exceeded",
@@ -45,11 +50,12 @@ class ToolCall:
     arguments: str
 
     def input(self) -> dict[str, Any]:
-        """The arguments as an object, empty when they are none: providers take nothing else back."""
+        """The arguments as an object, empty when they are none that may go back to a provider as JSON."""
         try:
-            return mapping(json.loads(self.arguments))
+            value = mapping(json.loads(self.arguments))
         except (ValueError, RecursionError):
             return {}
+        return value if _is_shallow(value, _DEPTH) else {}
 
 
 @dataclass(frozen=True)
@@ -101,11 +107,30 @@ class Features:
         return None
 
 
+class Allowance:
+    """How much one streamed answer may still say: it is held whole until it is complete."""
+
+    def __init__(self) -> None:
+        self._left = _ANSWER_CHARACTERS
+
+    def text(self, value: Any) -> str:
+        """The text, or an empty one for what is none. Raises CallRefused once the answer is too long."""
+        text = string(value)
+        self.spend(len(text))
+        return text
+
+    def spend(self, characters: int) -> None:
+        """Count what the answer holds besides. Raises CallRefused once it is too long."""
+        self._left -= characters
+        if self._left < 0:
+            raise CallRefused(f"the answer says more than {_ANSWER_CHARACTERS:,} characters")
+
+
 class Reader(Protocol):
     """Reads one streamed answer."""
 
     def feed(self, frame: Frame) -> bool:
-        """Take one event. True once it was the last one. Raises CallCut, CallBusy or ContextFull."""
+        """Take one event. True once it was the last one. Raises CallCut, CallBusy, CallRefused or ContextFull."""
         ...
 
     def turn(self) -> Turn:
@@ -188,9 +213,14 @@ def explain(error: Any) -> str:
     return " ".join(str(part) for part in parts if part)[:300]
 
 
+def _is_shallow(value: Any, depth: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return not inner or (depth > 0 and all(_is_shallow(one, depth - 1) for one in inner))
+
+
 def count(value: Any) -> int:
-    """A number of tokens; what is not one counts as zero."""
-    return value if isinstance(value, int) and value > 0 else 0
+    """A number of tokens; what is not one, or cannot be meant, counts as zero."""
+    return value if type(value) is int and 0 < value <= _MOST_TOKENS else 0
 
 
 def mapping(value: Any) -> dict[str, Any]:

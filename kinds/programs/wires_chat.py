@@ -7,6 +7,7 @@ from kinds.programs.errors import CallCut
 from kinds.programs.sse import Frame
 from kinds.programs.transcript import Entry, Item
 from kinds.programs.wires import (
+    Allowance,
     Features,
     Tool,
     ToolCall,
@@ -83,15 +84,16 @@ class _PendingCall:
         self.name = ""
         self.arguments: list[str] = []
 
-    def add(self, delta: dict[str, Any]) -> None:
+    def add(self, delta: dict[str, Any], allowance: Allowance) -> None:
         function = mapping(delta.get("function"))
-        self.id = self.id or string(delta.get("id"))
-        self.name = self.name or string(function.get("name"))
-        self.arguments.append(string(function.get("arguments")))
+        self.id = self.id or allowance.text(delta.get("id"))
+        self.name = self.name or allowance.text(function.get("name"))
+        self.arguments.append(allowance.text(function.get("arguments")))
 
 
 class _Reader:
     def __init__(self) -> None:
+        self._allowance = Allowance()
         self._text: list[str] = []
         self._calls: dict[int, _PendingCall] = {}
         self._usage: dict[str, Any] = {}
@@ -105,9 +107,9 @@ class _Reader:
         self._usage = mapping(event.get("usage")) or self._usage
         for choice in listing(event.get("choices"))[:1]:
             delta = mapping(choice.get("delta"))
-            self._text.append(string(delta.get("content")))
+            self._text.append(self._allowance.text(delta.get("content")))
             for call in listing(delta.get("tool_calls")):
-                self._calls.setdefault(self._place(call), _PendingCall()).add(call)
+                self._calls.setdefault(self._place(call), _PendingCall()).add(call, self._allowance)
         return False
 
     def turn(self) -> Turn:

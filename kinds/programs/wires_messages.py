@@ -12,6 +12,7 @@ from kinds.programs.errors import CallCut
 from kinds.programs.sse import Frame
 from kinds.programs.transcript import Entry, Item
 from kinds.programs.wires import (
+    Allowance,
     Features,
     Tool,
     ToolCall,
@@ -82,14 +83,15 @@ WIRE: Final = MessagesWire()
 class _Block:
     """A content block as it grows."""
 
-    def __init__(self, start: dict[str, Any]) -> None:
+    def __init__(self, start: dict[str, Any], allowance: Allowance) -> None:
         self._start = start
+        self._allowance = allowance
         self._parts: dict[str, list[str]] = {}
 
     def add(self, delta: dict[str, Any]) -> None:
         for name in ("text", "thinking", "signature", "partial_json"):
             if name in delta:
-                self._parts.setdefault(name, []).append(string(delta[name]))
+                self._parts.setdefault(name, []).append(self._allowance.text(delta[name]))
 
     def whole(self) -> dict[str, Any]:
         joined = {name: "".join(parts) for name, parts in self._parts.items()}
@@ -102,6 +104,7 @@ class _Block:
 
 class _Reader:
     def __init__(self) -> None:
+        self._allowance = Allowance()
         self._blocks: dict[int, _Block] = {}
         self._usage: dict[str, Any] = {}
 
@@ -109,7 +112,8 @@ class _Reader:
         event = decode(frame.data)
         kind = string(event.get("type")) or frame.event
         if kind == "content_block_start":
-            self._blocks[count(event.get("index"))] = _Block(mapping(event.get("content_block")))
+            self._allowance.spend(len(frame.data))
+            self._blocks[count(event.get("index"))] = _Block(mapping(event.get("content_block")), self._allowance)
         elif kind == "content_block_delta":
             if (block := self._blocks.get(count(event.get("index")))) is not None:
                 block.add(mapping(event.get("delta")))
@@ -139,7 +143,7 @@ def _turn(blocks: list[dict[str, Any]], usage: dict[str, Any]) -> Turn:
             calls.append(ToolCall(string(block.get("id")), string(block.get("name")), _arguments(block.get("input"))))
             kept.append({"type": "tool_use", "id": calls[-1].id, "name": calls[-1].name, "input": calls[-1].input()})
         elif kind in ("thinking", "redacted_thinking"):
-            kept.append(block)
+            kept.append({name: value for name, value in block.items() if not isinstance(value, dict | list)})
     entry = Entry([Item(encode(block)) for block in kept], _ASSISTANT_OPENING, _CLOSING)
     return Turn(text="".join(texts), calls=tuple(calls), usage=_usage(usage), entry=entry)
 

@@ -11,6 +11,7 @@ from kinds.programs.errors import CallCut
 from kinds.programs.sse import Frame
 from kinds.programs.transcript import Entry, Item
 from kinds.programs.wires import (
+    Allowance,
     Features,
     Tool,
     ToolCall,
@@ -81,6 +82,7 @@ WIRE: Final = ResponsesWire()
 
 class _Reader:
     def __init__(self) -> None:
+        self._allowance = Allowance()
         self._items: list[dict[str, Any]] = []
         self._response: dict[str, Any] = {}
 
@@ -91,6 +93,7 @@ class _Reader:
         event = decode(frame.data)
         kind = string(event.get("type")) or frame.event
         if kind == "response.output_item.done":
+            self._allowance.spend(len(frame.data))
             self._items.append(mapping(event.get("item")))
         elif kind in _LAST_EVENTS:
             self._response = mapping(event.get("response"))
@@ -128,12 +131,10 @@ def _kept(item: dict[str, Any]) -> dict[str, Any] | None:
         texts = [string(part.get("text")) for part in listing(item.get("content")) if part.get("type") == "output_text"]
         content = [{"type": "output_text", "text": text, "annotations": []} for text in texts]
         return {"type": "message", "role": "assistant", "content": content} if content else None
-    if kind == "reasoning" and item.get("encrypted_content"):
-        return {
-            "type": "reasoning",
-            "summary": listing(item.get("summary")),
-            "encrypted_content": item["encrypted_content"],
-        }
+    if kind == "reasoning" and (sealed := string(item.get("encrypted_content"))):
+        parts = listing(item.get("summary"))
+        summary = [{"type": string(part.get("type")), "text": string(part.get("text"))} for part in parts]
+        return {"type": "reasoning", "summary": summary, "encrypted_content": sealed}
     return None
 
 

@@ -146,6 +146,22 @@ async def test_a_spoiled_output_of_another_script(case: Case) -> None:
     assert sorted(outputs(case)) == ["a.json", "index.json"]
 
 
+async def test_what_cannot_be_removed_is_left_behind(case: Case) -> None:
+    """Directories that forbid it, and outputs that another script took away, leave the others and the index whole."""
+    add(case, "a", '#!/bin/sh\necho "{}" > "$4"\n')
+    add(case, "b", '#!/bin/sh\necho "[]" > "$4"\n')
+    spoil = "mkdir -p d/e; touch d/e/f x; chmod 0 d/e; chmod 0500 d; rm a.json; chmod 0500 ."
+    add(case, "c", f'#!/bin/sh\ncd "$(dirname "$4")"; {spoil}; exit 1\n')
+    ends = await run(case)
+    assert ends == [
+        ScriptEnd("a", "invalid", "another script removed its output"),
+        ScriptEnd("b", "ok"),
+        ScriptEnd("c", "failed", "exit code 1"),
+    ]
+    assert sorted(outputs(case)) == ["b.json", "index.json"]
+    assert [entry["status"] for entry in outputs(case)["index.json"]] == ["invalid", "ok", "failed"]
+
+
 async def test_without_scripts(case: Case) -> None:
     """No directory, or something else in its place: an empty index, and the review goes on."""
     assert await run(case) == []

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from driver.errors import ArchiveRefused, ClaimLost, DriverError, KindFailed, TransferFailed
+from driver.errors import ArchiveRefused, ClaimLost, DriverError, KindFailed, TransferFailed, WorkspaceError
 from driver.kind import Outcome, StopReason, load_kind
 from kinds.review import Review, command
 from tests.kinds.review_case import Case, bundled, context, make_case, script, small_change
@@ -144,7 +144,7 @@ async def test_a_lost_claim_delivers_nothing(case: Case) -> None:
     assert case.results.delivered == []
 
 
-@pytest.mark.parametrize("error", [ArchiveRefused("a link"), TransferFailed("too short")])
+@pytest.mark.parametrize("error", [ArchiveRefused("a link"), TransferFailed("too short"), WorkspaceError("no space")])
 async def test_a_workspace_that_cannot_be_had(case: Case, error: DriverError) -> None:
     """Exit 1 with the reason; nothing is delivered, since there is no `out/`."""
 

@@ -40,6 +40,14 @@ class Refuse:
 
 
 @dataclass(frozen=True)
+class Raw:
+    """An answer of 200 that is these bytes."""
+
+    parts: tuple[bytes, ...]
+    content_type: str = "text/event-stream"
+
+
+@dataclass(frozen=True)
 class Seen:
     """A model call as it came in."""
 
@@ -67,20 +75,21 @@ class Seen:
         return sum(1 for answer, _ in groupby(by_model) if answer)
 
 
-Script = Callable[[Seen], Say | Refuse]
+Script = Callable[[Seen], Say | Refuse | Raw]
 
 
 @dataclass
 class FakeDoor:
     """What the door saw, and how it answers.
 
-    Without `admits` admission answers 503 for ever. From a session's turn `stall_from_turn` on its calls stay
-    open without an answer, and `stalled` is set.
+    Without `admits` admission answers 503 for ever, and with `admission` it answers that. From a session's turn
+    `stall_from_turn` on its calls stay open without an answer, and `stalled` is set.
     """
 
     script: Script
     url: str = ""
     admits: bool = True
+    admission: tuple[int, bytes] | None = None
     calls: list[Seen] = field(default_factory=list)
     posted: list[dict[str, Any]] = field(default_factory=list)
     admissions: int = 0
@@ -104,6 +113,11 @@ class FakeDoor:
             await exchange.respond(
                 reply.status, [("content-type", "application/json"), *reply.headers], json.dumps(reply.body).encode()
             )
+        elif isinstance(reply, Raw):
+            await exchange.start(200, [("content-type", reply.content_type)])
+            for part in reply.parts:
+                await exchange.send(part)
+            await exchange.finish()
         elif seen.body["stream"]:
             await _stream(exchange, seen.wire, reply)
         else:
@@ -116,6 +130,9 @@ class FakeDoor:
             await exchange.respond(503, [("retry-after", "0")])
             return
         self.posted.append(body)
+        if self.admission is not None:
+            await exchange.respond(self.admission[0], [("content-type", "application/json")], self.admission[1])
+            return
         admitted = [{"index": n, "id": f"o{n}"} for n, _ in enumerate(body["observations"])]
         answer = {"digest": "sha-256=:x:", "admitted": admitted, "refused": []}
         await exchange.respond(200, [("content-type", "application/json")], json.dumps(answer).encode())

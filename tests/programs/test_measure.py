@@ -170,6 +170,35 @@ async def test_admission_out_of_reach(workspace: Path) -> None:
     assert len(result["observations"]) == 3
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"{}",
+        b"[]",
+        b'{"digest": "x", "admitted": [], "refused": null}',
+        b'{"digest": "x", "admitted": [[[]]], "refused": []}',
+        b'{"digest": "x", "admitted": [{"index": true, "id": "a"}], "refused": []}',
+        b"[" * 100_000,
+    ],
+)
+async def test_an_answer_that_is_no_admission(workspace: Path, answer: bytes) -> None:
+    """What is not the gateway's answer admits nothing: it is asked again, and then the exit is 75."""
+    async with fake_door(report_all, admission=(200, answer)) as door:
+        ended = await measure(workspace, door, DRIVER_WORK_SECONDS="3")
+    assert ended.exit == 75
+    assert ended.file("result.json")["admission"] is None
+
+
+@pytest.mark.parametrize("status", [400, 403, 409, 413])
+async def test_admission_refused(workspace: Path, status: int) -> None:
+    """An admission that is refused for good is no complete output."""
+    async with fake_door(report_all, admission=(status, b'{"code": "request_too_large"}')) as door:
+        ended = await measure(workspace, door)
+    assert ended.exit == 1
+    assert ended.file("runner-debug.json")["fault"].startswith(f"admission was refused: {status}")
+    assert door.admissions == 1
+
+
 async def test_terminated(workspace: Path) -> None:
     """SIGTERM in the middle of a call: what was recorded is in the files, and the exit is 143."""
     stalled = anyio.Event()

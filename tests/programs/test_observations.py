@@ -237,3 +237,37 @@ def test_one_missing_bracket_at_the_end_is_repaired(value: Any) -> None:
     """Whatever the value: one closing bracket that is missing at the very end changes nothing."""
     text = json.dumps([value])
     assert loads(text[:-1], lambda found: isinstance(found, list)) == [value]
+
+
+@pytest.mark.parametrize("separator", ["\r", "\f", "\u2028"])
+def test_a_quote_as_the_tools_show_it(workspace: Confined, separator: str) -> None:
+    """A line with an odd separator in it is cited by what `read` and the brief show of it."""
+    (workspace.root / PATH).write_text(f"one{separator}two\r\nthree\n", newline="")
+    citation = cite(workspace, startLine=2, endLine=2, quote="one two")
+    assert (citation.start_line, citation.quote) == (1, "one two")
+
+
+def test_the_result_has_a_size() -> None:
+    """Observations that would make the result too large are refused one by one, with what room is left."""
+    book = Book(tuple(f"p{number}" for number in range(400)))
+    quote = Citation(PATH, 1, 9, "\N{SNOWMAN}" * 4000)
+    verdicts = [
+        book.report(book.practices, GOOD | {"practiceSlug": slug, "citations": [{}]}, lambda _: quote)
+        for slug in book.practices
+    ]
+    assert len(json.dumps([o.as_json() for o in book.observations()])) < 6.1 * 1024 * 1024
+    assert 200 < len(book.recorded) < 300
+    assert verdicts[-1].refusal is not None
+    assert "takes 24,1" in verdicts[-1].refusal
+    assert "cite less" in verdicts[-1].refusal
+
+
+def test_a_reason_is_one_bounded_line() -> None:
+    """Whatever a refusal quotes, the reason that a practice is not reached for stays fit for a terminal."""
+    book = Book(("naming",))
+    for _ in range(8):
+        bad = GOOD | {"citations": [{"path": "\x1b[31mé" * 100, "startLine": 1, "endLine": 1}]}
+        book.report(book.practices, bad, lambda given: check(Confined(Path("/nowhere")), "repos", given))
+    reason = book.coverage()[0]["reason"]
+    assert reason.isprintable()
+    assert len(reason) <= 500

@@ -5,6 +5,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from kinds.programs.confine import Confined
@@ -75,7 +76,7 @@ async def test_output(tools: Toolkit, name: str, arguments: dict[str, Any], outp
         ("read", {"path": "src/a.py", "start": 0}, "`start` must be a whole number from 1"),
         ("read", {"path": "src/a.py", "end": True}, "`end` must be a whole number from 1"),
         ("read", {"path": "src/\0"}, "that is no path"),
-        ("read", {"path": "\ud800"}, "? cannot be opened: no valid name"),
+        ("read", {"path": "\ud800"}, r"\ud800 cannot be opened: no valid name"),
         ("read", {"path": "x/" * 300}, "that path has too many parts"),
         ("ls", {"path": "src/a.py"}, "src/a.py cannot be opened: Not a directory"),
         ("ls", {"path": 5}, "`path` must be a text"),
@@ -204,3 +205,18 @@ async def test_a_pattern_cannot_hang_the_program(root: Path, name: str, argument
     output = await Toolkit.over(Confined(root), 0.5).call(name, arguments)
     assert output.endswith("(cut: the search took longer than 0.5 s; use a simpler pattern or a narrower path)\n")
     assert name == "find" or output.startswith("evil/1:1: xxy\n")
+
+
+async def test_a_line_far_down_is_found_at_once(root: Path, tools: Toolkit) -> None:
+    """Neither a file of nothing but line feeds nor an absurd number keeps the program from its next step."""
+    (root / "feeds").write_bytes(b"\n" * 48 * 1024 * 1024 + b"last")
+    with anyio.fail_after(5):
+        assert await tools.call("read", {"path": "feeds", "start": 10**4000}) == "(the file has 50331649 lines)"
+        assert await tools.call("read", {"path": "feeds", "start": 50331648}) == "[L50331648] \n[L50331649] last"
+
+
+async def test_a_search_that_cannot_be_started(root: Path, tools: Toolkit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no process can be made the search is refused, and the session goes on."""
+    monkeypatch.setattr("sys.executable", str(root / "src/a.py"))
+    with pytest.raises(ToolRefused, match="the search cannot be started: Permission denied"):
+        await tools.call("find", {"glob": "*"})

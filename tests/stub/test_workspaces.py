@@ -17,6 +17,7 @@ from driver.stub.errors import RepositoryError, StubError
 from driver.stub.scenario import WorkspaceTable
 from driver.stub.transfer import asked_range
 from driver.stub.workspaces import prepare_workspace
+from driver.workspace.tar_reader import TarLimits, TarReader
 from kinds.programs.envelope import parse
 from tests.stub.support import calling, code_of, digest_of
 
@@ -65,8 +66,17 @@ def prepared(tmp_path: Path, name: str = "scratch", **table: Any) -> Archive:
 
 def unpacked(archive: Archive, target: Path) -> Path:
     with tarfile.open(archive.path) as tar:
-        assert all(entry.isreg() or entry.isdir() for entry in tar)
-        tar.extractall(target, filter="data")
+        for entry in tar:
+            assert entry.isreg() or entry.isdir()
+            place = target / entry.name
+            if entry.isdir():
+                place.mkdir(parents=True, exist_ok=True)
+            else:
+                content = tar.extractfile(entry)
+                assert content is not None
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_bytes(content.read())
+                place.chmod(entry.mode)
     return target
 
 
@@ -132,11 +142,62 @@ def test_the_same_range_has_the_same_digest(repository: Path, tmp_path: Path) ->
 
 def test_what_cannot_be_packed_is_listed(repository: Path, tmp_path: Path) -> None:
     """A file whose name may not be in an archive is left out, and INDEX.json says why."""
-    commit(repository, "Odd", **{"odd\nname": "x\n"})
-    tree = unpacked(prepared(tmp_path, repository=repository, range="HEAD~1..HEAD"), tmp_path / "tree")
+    commit(repository, "Odd", **{"odd\nname": "x\n", "odd\x85name": "x\n"})
+    archive = prepared(tmp_path, repository=repository, range="HEAD~1..HEAD")
+    tree = unpacked(archive, tmp_path / "tree")
+    reason = "its name: NUL and control characters are refused in names"
     assert json.loads((tree / "INDEX.json").read_text())["refused"] == [
-        {"path": "repos/reviewed/odd\\nname", "reason": "has a control character in its name"}
+        {"path": "repos/reviewed/odd\\nname", "reason": reason},
+        {"path": "repos/reviewed/odd\\x85name", "reason": reason},
     ]
+    for _ in TarReader(TarLimits(archive.size)).feed(archive.path.read_bytes()):
+        pass  # the driver takes it
+
+
+def test_a_commit_message_may_hold_anything(repository: Path, tmp_path: Path) -> None:
+    """Control characters in a message, also those that separate records, stay in it."""
+    commit(repository, "One\x1e\x1ftwo\n\n\x1ebody\x1f\n\nend", a="3\n")
+    commit(repository, "Last", a="4\n")
+    tree = unpacked(prepared(tmp_path, repository=repository, range="HEAD~2..HEAD"), tmp_path / "tree")
+    commits = json.loads((tree / "context/commits.json").read_text())["commits"]
+    assert [(one["subject"], one["body"]) for one in commits] == [
+        ("Last", "Why."),
+        ("One\x1e\x1ftwo", "body\x1f\n\nend\n\nWhy."),
+    ]
+
+
+def test_a_repository_with_sha256_names(tmp_path: Path) -> None:
+    """A repository of the other object format is reviewed like any."""
+    path = tmp_path / "sha256"
+    path.mkdir()
+    git(path, "init", "-q", "-b", "main", "--object-format=sha256")
+    commit(path, "First", a="1\n")
+    head = commit(path, "Second", a="2\n")
+    root = unpacked(prepared(tmp_path, repository=path, range="HEAD~1..HEAD"), tmp_path / "tree")
+    assert len(head) == 64
+    assert git(root / "repos" / "reviewed", "rev-parse", "HEAD") == head
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("remote.origin.url", "ext::sh -c touch% {mark}"), ("remote.origin.uploadpack", "touch {mark}; false")],
+)
+def test_a_partial_clone_fetches_nothing(repository: Path, tmp_path: Path, name: str, value: str) -> None:
+    """A repository's own configuration cannot make the stub run a command to fetch what is missing."""
+    mark = tmp_path / "ran"
+    for key, text in {
+        "extensions.partialClone": "origin",
+        "remote.origin.url": str(tmp_path / "nowhere"),
+        "remote.origin.promisor": "true",
+        "protocol.ext.allow": "always",
+        name: value.format(mark=mark),
+    }.items():
+        git(repository, "config", key, text)
+    blob = git(repository, "rev-parse", "HEAD:a")
+    (repository / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
+    with pytest.raises(StubError):
+        prepared(tmp_path, repository=repository, range="HEAD~2..HEAD")
+    assert not mark.exists()
 
 
 def test_three_dots_begin_where_the_two_parted(repository: Path, tmp_path: Path) -> None:

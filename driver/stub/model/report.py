@@ -17,6 +17,8 @@ _FILE: Final = re.compile(r"^\+\+\+ b/([^\t\n]+)")
 _ADDED: Final = re.compile(r"^\[L(\d+)\] \+(.*)$")
 _QUOTE_CHARACTERS: Final = 200
 _REPOSITORY: Final = "repos/reviewed"
+# What only quotes code is not measured as code.
+_PROSE: Final = (".md", ".rst", ".txt", ".adoc")
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,8 @@ def _matching(pattern: str, severity: str, summary: str) -> Callable[[list[Added
     compiled = re.compile(pattern)
 
     def find(lines: list[AddedLine]) -> Finding | None:
-        return next(((severity, summary, line) for line in lines if compiled.search(line.text)), None)
+        code = (line for line in lines if not line.path.endswith(_PROSE))
+        return next(((severity, summary, line) for line in code if compiled.search(line.text)), None)
 
     return find
 
@@ -91,13 +94,13 @@ def _untested(lines: list[AddedLine]) -> Finding | None:
 
 _FINDINGS: Final[dict[str, Callable[[list[AddedLine]], Finding | None]]] = {
     "errors-are-specific": _matching(
-        r"\bexcept(\s+(Base)?Exception)?\s*:|\bcatch\s*(\(\s*\))?\s*\{\s*\}",
+        r"^\s*except(\s+(Base)?Exception)?\s*:|\bcatch\s*(\(\s*\))?\s*\{\s*\}",
         "MAJOR",
         "An added handler catches every error.",
     ),
-    "no-open-ends": _matching(r"\b(TODO|FIXME|XXX)\b", "MINOR", "An added line leaves work for later."),
+    "no-open-ends": _matching(r"(#|//|/\*|--).*\b(TODO|FIXME|XXX)\b", "MINOR", "An added line leaves work for later."),
     "no-debug-leftovers": _matching(
-        r"\bprint\(|\bconsole\.log\(|\bbreakpoint\(|\bdbg!\(", "MINOR", "An added line prints for its author."
+        r"^\s*(print|console\.log|breakpoint|dbg!)\(", "MINOR", "An added line prints for its author."
     ),
     "tests-come-along": _untested,
 }

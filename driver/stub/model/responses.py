@@ -125,4 +125,4 @@ def _role(item: dict[str, Any]) -> str:
     if kind == "message":
         role = item.get("role")
         return "system" if role == "developer" else str(role)
-    return "tool" if kind.endswith("_output") else "assistant"
+    return "tool" if str(kind).endswith("_output") else "assistant"

@@ -192,15 +192,6 @@ def test_a_directory_that_is_moved_during_the_walk(tmp_path: Path) -> None:
     descent.close()
 
 
-@pytest.fixture
-def mounts() -> None:
-    """Skips where this machine does not let the test mount anything."""
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("mounting needs root")
-    if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode:
-        pytest.skip("mounting is not allowed here")
-
-
 @pytest.mark.usefixtures("mounts")
 def test_mount_points_stay_and_are_emptied(layout: Layout, tmp_path: Path) -> None:
     """A mount point and what leads to it stay; a file that is mounted stays without content."""
