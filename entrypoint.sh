@@ -2,7 +2,8 @@
 # Starts the driver with the token on a descriptor: in the environment, /proc/PID/environ would show it.
 set +x # a trace would print the token
 
-# As PID 1 this shell would ignore SIGTERM. Nothing was pulled yet, so there is nothing to tidy up.
+# As PID 1 this shell would ignore SIGTERM. Nothing was pulled yet, so there is nothing to tidy up. A stop is lost to
+# PID 1 in two moments of about a millisecond each: until this line, and from the exec until env has blocked it.
 trap 'exit 0' TERM INT
 
 unset token # a variable of this name that came with the environment would be exported

@@ -9,6 +9,8 @@ read (status, stat, statm) and its own fd, but it cannot write any (oom_score_ad
 """
 
 import os
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -19,11 +21,17 @@ _PR_GET_DUMPABLE: Final = 3
 _PR_SET_DUMPABLE: Final = 4
 
 # capabilities(7), <linux/capability.h>: each of them leads past the dumpable attribute.
-_CAPABILITIES: Final = {
+_TO_MEMORY: Final = {
     "CAP_SYS_MODULE": 16,
     "CAP_SYS_RAWIO": 17,
     "CAP_SYS_PTRACE": 19,
     "CAP_SYS_ADMIN": 21,
+    "CAP_PERFMON": 38,
+}
+# Each of them leads to what other processes send and receive (packet(7), and a packet filter that redirects).
+_TO_THE_WIRE: Final = {
+    "CAP_NET_ADMIN": 12,
+    "CAP_NET_RAW": 13,
 }
 
 _STATUS: Final = Path("/proc/self/status")
@@ -47,16 +55,29 @@ def make_undumpable() -> None:
         raise HardeningFailed("prctl(PR_SET_DUMPABLE) had no effect")
 
 
-def exposed_to(token_file: str = "", *, status: str | None = None) -> str | None:
+def exposed_to(
+    token_file: str = "", gateway_url: str = "", *, status: str | None = None, code: Sequence[str] | None = None
+) -> str | None:
     """Who can read the token in spite of all, in one sentence for a warning, or None.
 
-    `token_file` is HEPHAESTUS_SANDBOX_TOKEN_FILE as it was given; `status` is the text of
-    /proc/self/status, read when left out.
+    `token_file` and `gateway_url` are the settings as they were given. `status` is the text of /proc/self/status and
+    `code` names the directories that modules are imported from; both are looked up when left out.
     """
-    if capabilities := _reach_of_programs(_STATUS.read_text("ascii", "replace") if status is None else status):
+    status = _STATUS.read_text("ascii", "replace") if status is None else status
+    if capabilities := _reach_of_programs(status, _TO_MEMORY):
         return (
             f"programs can have {', '.join(capabilities)} and so read the token in this process's memory: "
             "run the sandbox as a user other than root, with all capabilities dropped"
+        )
+    if gateway_url.lower().startswith("http:") and (capabilities := _reach_of_programs(status, _TO_THE_WIRE)):
+        return (
+            f"programs can have {', '.join(capabilities)} and so read the token on its way to the gateway: "
+            "use https, or run the sandbox as a user other than root, with all capabilities dropped"
+        )
+    if writable := [path for path in (_own_code() if code is None else code) if os.access(path, os.W_OK)]:
+        return (
+            f"programs can write to {writable[0]}, where this process imports its code from: "
+            "make the root file system read-only, or run the sandbox as a user who may not write there"
         )
     if token_file and not token_file.startswith(_HANDED_OVER):
         return (
@@ -66,8 +87,12 @@ def exposed_to(token_file: str = "", *, status: str | None = None) -> str | None
     return None
 
 
-def _reach_of_programs(status: str) -> list[str]:
-    """The dangerous capabilities that this process has, or that a child gets by an exec as root."""
+def _own_code() -> list[str]:
+    return [os.path.dirname(__file__), *sys.path]
+
+
+def _reach_of_programs(status: str, capabilities: Mapping[str, int]) -> list[str]:
+    """Those of the capabilities that this process has, or that a child gets by an exec as root."""
     fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
     sets = ["CapEff", "CapPrm"]
     if "0" in fields.get("Uid", "").split():
@@ -76,4 +101,4 @@ def _reach_of_programs(status: str) -> list[str]:
     held = 0
     for name in sets:
         held |= int(fields.get(name, "0"), 16)  # a sandboxed kernel may leave them out
-    return [name for name, bit in _CAPABILITIES.items() if held >> bit & 1]
+    return [name for name, bit in capabilities.items() if held >> bit & 1]

@@ -12,19 +12,19 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from enum import Enum, auto
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import anyio
-from anyio.to_thread import run_sync
 
 from driver.errors import ProgramError
 from driver.exits import from_wait_status
 from driver.process.children import Children
-from driver.process.tree import group_members
+from driver.process.tree import group_members, off_loop
 
 KILL_SECONDS: Final = 5.0
-"""How long a killed process may take to end: longer means that it hangs inside the kernel."""
+"""How long a killed process may take to end: longer means that it hangs inside the kernel, or gets no CPU."""
 
 
 class _State(Enum):
@@ -35,7 +35,7 @@ class _State(Enum):
 
 
 class Child:
-    """A running program. Make one with `spawn`; then `stop` or `finish` has to be called, once, on every path.
+    """A running program. Make one with `spawn`; then `kill` and `reap` have to be called, once, on every path.
 
     `stdout` (None where it goes to a file) and `stderr` are the non-blocking reading ends of its pipes;
     who reads them closes them.
@@ -96,32 +96,34 @@ class Child:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, sig)
 
-    async def stop(self, grace: float) -> int:
-        """End the group: SIGTERM, at most `grace` seconds, then SIGKILL; without a grace SIGKILL at once.
+    async def terminate(self, grace: float) -> None:
+        """SIGTERM to the group, and at most `grace` seconds for it to end; without a grace nothing. Cannot be cancelled.
 
-        Returns the exit code. The grace is the whole group's: where the leader is a shell that dies at once, the
-        program that it started can still put its files in order. Cannot be cancelled. Raises ProgramError as
-        `finish` does.
+        The grace is the whole group's: where the leader is a shell that dies at once, the program that it started
+        can still put its files in order.
         """
         if grace <= 0:
-            return await self.finish()
-        with anyio.CancelScope(shield=True):
+            return
+        with anyio.move_on_after(grace, shield=True):
             self.signal_group(signal.SIGTERM)
             self.signal_group(signal.SIGCONT)  # a stopped process could not act on the SIGTERM
-            with anyio.move_on_after(grace):
-                await self.wait_exited()
-                await self._wait_group()
-        return await self.finish()
+            await self.wait_exited()
+            await self._wait_group()
 
-    async def finish(self) -> int:
-        """Kill what is left of the group, reap the leader and return its exit code. Cannot be cancelled.
-
-        Raises ProgramError if the leader is not gone five seconds after SIGKILL, or if its status was lost.
-        """
+    def kill(self) -> None:
+        """SIGKILL to the group. From now on whatever is below the leader, in the group or not, is an orphan."""
+        self._children.condemn(self.pid)
         self.signal_group(signal.SIGKILL)
+
+    async def reap(self) -> int:
+        """Reap the leader, which was killed or has ended, and return its exit code. Cannot be cancelled.
+
+        Raises ProgramError if it is not gone after five seconds (it is an orphan then), or if its status was lost.
+        """
         with anyio.move_on_after(KILL_SECONDS, shield=True):
             await self.wait_exited()
         if not self.exited():
+            self._abandon()
             raise ProgramError(f"process {self.pid} is still there {KILL_SECONDS:g} s after SIGKILL")
         # Again: another process of the session may have joined the group since (setpgid(2)).
         self.signal_group(signal.SIGKILL)
@@ -146,10 +148,14 @@ class Child:
             raise ProgramError(f"the exit status of process {self.pid} was taken by somebody else")
         return from_wait_status(self._popen.returncode)
 
+    def _abandon(self) -> None:
+        # Else subprocess would look after it, and might take the status of the pid's next owner.
+        self._popen.returncode = -signal.SIGKILL
+        self._children.abandoned(self.pid)
+        os.close(self._pidfd)
+
     async def _wait_group(self) -> None:
-        while members := await run_sync(
-            group_members, self.pid, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
-        ):
+        while members := await off_loop(partial(group_members, self.pid), abandon_on_cancel=True):
             for pid in members:
                 await _wait_end(pid)
 

@@ -18,6 +18,7 @@ class Children:
     def __init__(self, spared: Iterable[int] = ()) -> None:
         self._spared = frozenset(spared)
         self._pids: set[int] = set()
+        self._condemned: set[int] = set()
         self._lock = threading.Lock()
 
     def spared(self) -> set[int]:
@@ -25,9 +26,14 @@ class Children:
         return set(self._spared)
 
     def waited(self) -> set[int]:
-        """The pids that are waited for now. A child that is just being started is in it already."""
+        """The pids that only their waiter may reap. A child that is just being started is in it already."""
         with self._lock:
             return self._pids | self._spared
+
+    def kept(self) -> set[int]:
+        """The waited pids whose trees may live: those that are not condemned."""
+        with self._lock:
+            return (self._pids - self._condemned) | self._spared
 
     def started(self, start: Callable[[], int]) -> int:
         """Call `start`, which starts a child and returns its pid, and register that pid.
@@ -39,6 +45,11 @@ class Children:
             self._pids.add(pid)
             return pid
 
+    def condemn(self, pid: int) -> None:
+        """From now on whatever is below `pid`, and whatever it left in its session, may be killed and reaped."""
+        with self._lock:
+            self._condemned.add(pid)
+
     def reaped(self, pid: int, reap: Callable[[], int]) -> int:
         """Call `reap`, which takes the exit status of `pid`, and forget that pid.
 
@@ -46,5 +57,14 @@ class Children:
         """
         with self._lock:
             status = reap()
-            self._pids.discard(pid)
+            self._forget(pid)
             return status
+
+    def abandoned(self, pid: int) -> None:
+        """Nobody waits for `pid` any more: it is an orphan like any other."""
+        with self._lock:
+            self._forget(pid)
+
+    def _forget(self, pid: int) -> None:
+        self._pids.discard(pid)
+        self._condemned.discard(pid)

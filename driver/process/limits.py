@@ -10,20 +10,13 @@ import stat
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
-
-import anyio
-from anyio.to_thread import run_sync
+from typing import Final, Literal
 
 from driver.clock import Clock
 from driver.log import Log
-from driver.process.tree import Waited, strays
-
-if TYPE_CHECKING:
-    import psutil
-
-T = TypeVar("T")
+from driver.process.tree import Process, off_loop, strays
 
 LOOK_INTERVAL: Final = 0.5
 DISK_INTERVAL: Final = 5.0
@@ -31,6 +24,7 @@ DISK_SECONDS: Final = 2.0
 
 # stat(2): st_blocks counts units of this size, whatever the file system's own block is.
 _BLOCK_BYTES: Final = 512
+_KIB: Final = 1024
 
 LimitReason = Literal["memory", "processes", "disk"]
 
@@ -72,7 +66,7 @@ class LimitWatch:
     """
 
     def __init__(
-        self, limits: ProgramLimits, writable: Iterable[Path], *, kept: Waited, clock: Clock, log: Log
+        self, limits: ProgramLimits, writable: Iterable[Path], *, kept: Callable[[], set[int]], clock: Clock, log: Log
     ) -> None:
         self._limits = limits
         self._writable = outermost(writable)
@@ -85,7 +79,7 @@ class LimitWatch:
         disk_due = self._clock.now()
         while True:
             await self._clock.sleep(LOOK_INTERVAL)
-            if excess := await _in_thread(lambda: tree_excess(self._limits, self._kept)):
+            if excess := await off_loop(partial(tree_excess, self._limits, self._kept), abandon_on_cancel=True):
                 return excess
             if self._clock.now() >= disk_due:
                 if excess := await self._disk_excess():
@@ -94,7 +88,8 @@ class LimitWatch:
 
     async def _disk_excess(self) -> Excess | None:
         limit = self._limits.disk
-        use = await _in_thread(lambda: disk_use(self._writable, until=time.monotonic() + DISK_SECONDS, enough=limit))
+        measure = partial(disk_use, self._writable, until=time.monotonic() + DISK_SECONDS, enough=limit)
+        use = await off_loop(measure, abandon_on_cancel=True)
         if use.bytes > limit:
             return Excess("disk", limit, use.bytes)
         if not use.complete:
@@ -102,12 +97,12 @@ class LimitWatch:
         return None
 
 
-def tree_excess(limits: ProgramLimits, kept: Waited) -> Excess | None:
+def tree_excess(limits: ProgramLimits, kept: Callable[[], set[int]]) -> Excess | None:
     """Whether the processes below this one are too many or too large. Reads /proc."""
     below = strays(kept)
     if len(below) > limits.processes:
         return Excess("processes", limits.processes, len(below))
-    if limits.memory is None or sum(map(_resident, below)) <= limits.memory:
+    if limits.memory is None or sum(one.resident for one in below) <= limits.memory:
         return None
     # The sum of resident sizes counts a shared page once for each process. It is cheap and never too small;
     # only when it is over the bound are the proportional sizes added up, which count each page once.
@@ -158,26 +153,12 @@ def _bytes_of(entry: "os.DirEntry[str]", seen: set[tuple[int, int]], directories
     return status.st_blocks * _BLOCK_BYTES
 
 
-def _resident(process: "psutil.Process") -> int:
-    import psutil
-
+def _proportional(one: Process) -> int:
     try:
-        return int(process.memory_info().rss)
-    except psutil.Error:
-        return 0
-
-
-def _proportional(process: "psutil.Process") -> int:
-    import psutil
-
-    try:
-        return int(process.memory_full_info().pss)
-    except psutil.AccessDenied:
-        return _resident(process)
-    except psutil.Error:
-        return 0
-
-
-async def _in_thread(look: Callable[[], T]) -> T:
-    # A look only reads, so a cancel may leave it to end by itself.
-    return await run_sync(look, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
+        with open(f"/proc/{one.pid}/smaps_rollup", "rb") as file:
+            for line in file:
+                if line.startswith(b"Pss:"):
+                    return int(line.split()[1]) * _KIB
+    except OSError:
+        pass
+    return one.resident  # a program can forbid the look, and some kernels have no such file

@@ -2,8 +2,8 @@
 
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from driver.process.children import Children
 from driver.process.environment import DoorAddress, ProgramFacts, program_environment
 from driver.process.limits import LimitWatch, ProgramLimits
 from driver.process.newfile import create_below
-from driver.process.orphans import reap_forever, sweep
+from driver.process.orphans import sweep
 from driver.process.output import OutputBudget
 from driver.process.reader import PipeReader
 
@@ -36,6 +36,14 @@ class _Ending:
     reason: str | None = None
     exit: int | None = None
     fault: ProgramError | None = None
+
+    @contextmanager
+    def faults(self) -> Iterator[None]:
+        """Keep the first ProgramError of several steps."""
+        try:
+            yield
+        except ProgramError as error:
+            self.fault = self.fault or error
 
     def code(self) -> int | None:
         """The exit code that the run is told."""
@@ -160,7 +168,6 @@ class ProgramRunner:
                 watching.cancel_scope.cancel()
 
             watching.start_soon(self._watch_limits, over)
-            watching.start_soon(reap_forever, self._children.waited, self._clock)
             if timeout is not None:
                 watching.start_soon(self._watch_time, timeout, over)
             await child.wait_exited()
@@ -186,14 +193,15 @@ class ProgramRunner:
     async def _end(self, child: Child, ending: _Ending) -> None:
         """See that nothing of the program is left; a ProgramError goes to `ending`, past the task group."""
         try:
-            with_grace = ending.reason in (STOPPED, TIMEOUT)
-            ending.exit = await (child.stop(self._grace()) if with_grace else child.finish())
-        except ProgramError as error:
-            ending.fault = error
-        try:
-            await sweep(self._children.waited)
-        except ProgramError as error:
-            ending.fault = ending.fault or error
+            if ending.reason in (STOPPED, TIMEOUT):
+                await child.terminate(self._grace())
+        finally:
+            child.kill()
+            with ending.faults():
+                await sweep(self._children)
+            # Last, as it may have to wait for the CPU that its own processes used.
+            with ending.faults():
+                ending.exit = await child.reap()
 
     def _tell_end(self, tell: Callable[..., None], ending: _Ending, seconds: float) -> None:
         dropped = {"dropped_bytes": self._budget.dropped} if self._budget.dropped else {}

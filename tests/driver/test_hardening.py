@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -138,7 +139,7 @@ def test_what_still_works_when_hidden() -> None:
 
 def test_kernel_that_tells_little() -> None:
     """A kernel that shows no capabilities in its status is no fault of the driver's."""
-    assert exposed_to(status="Name:\tpython3\nState:\tR (running)\n") is None
+    assert exposed_to(status="Name:\tpython3\nState:\tR (running)\n", code=()) is None
 
 
 def status(uid: int, *, effective: int = 0, permitted: int = 0, bounding: int = 0) -> str:
@@ -163,11 +164,12 @@ RUNTIME_DEFAULT = 0x00000000A80425FB
         (status(0, bounding=ALL), "CAP_SYS_PTRACE"),  # an exec as root gives them back
         (status(1000, effective=1 << 19, permitted=1 << 19), "CAP_SYS_PTRACE"),
         (status(1000, permitted=1 << 21), "CAP_SYS_ADMIN"),
+        (status(1000, effective=1 << 38), "CAP_PERFMON"),
     ],
 )
 def test_exposed_to_capabilities(text: str, expected: str | None) -> None:
     """A capability that leads past the dumpable attribute, held or to be had by an exec, is named in one sentence."""
-    reason = exposed_to(status=text)
+    reason = exposed_to(status=text, code=())
     assert reason is None if expected is None else reason is not None and expected in reason
 
 
@@ -177,11 +179,35 @@ def test_exposed_to_capabilities(text: str, expected: str | None) -> None:
 )
 def test_exposed_by_a_file(file: str, exposed: bool) -> None:
     """A token file that stays where programs can read it is told; a descriptor that was handed over is none."""
-    reason = exposed_to(file, status=status(1000))
+    reason = exposed_to(file, status=status(1000), code=())
     assert (reason is not None and "HEPHAESTUS_SANDBOX_TOKEN_FILE" in reason) is exposed
+
+
+@pytest.mark.parametrize(
+    ("url", "text", "expected"),
+    [
+        ("http://10.0.0.1", status(0, bounding=RUNTIME_DEFAULT), "CAP_NET_RAW"),
+        ("HTTP://10.0.0.1", status(1000, effective=1 << 12), "CAP_NET_ADMIN"),
+        ("http://10.0.0.1", status(1000, bounding=RUNTIME_DEFAULT), None),
+        ("https://10.0.0.1", status(0, bounding=RUNTIME_DEFAULT), None),
+    ],
+)
+def test_exposed_on_the_wire(url: str, text: str, expected: str | None) -> None:
+    """Without TLS, a capability that lets programs see or redirect what the driver sends is named."""
+    reason = exposed_to("", url, status=text, code=())
+    assert reason is None if expected is None else reason is not None and expected in reason
+
+
+def test_exposed_by_its_own_code(tmp_path: Path) -> None:
+    """Where programs can write to what the driver imports, the next import would be theirs: that is told."""
+    missing = str(tmp_path / "missing")
+    assert exposed_to(status=status(1000), code=[missing]) is None
+    reason = exposed_to(status=status(1000), code=[missing, str(tmp_path)])
+    assert reason is not None
+    assert f"can write to {tmp_path}," in reason
 
 
 def test_exposed_reads_this_process() -> None:
     """Without a text it looks at the process itself: what the kernel shows of it can be understood."""
     reason = exposed_to()
-    assert reason is None or "CAP_" in reason
+    assert reason is None or "programs can" in reason

@@ -66,8 +66,13 @@ class Driver:
 
 
 @asynccontextmanager
-async def driving(stub: Stub, workspace: Path, **environment: str) -> AsyncIterator[Driver]:
-    """A driver on this stub; it is killed when the block is left, unless it has ended before."""
+async def driving(
+    stub: Stub, workspace: Path, *, command: Sequence[str] = (str(ROOT / "entrypoint.sh"),), **environment: str
+) -> AsyncIterator[Driver]:
+    """A driver on this stub; it is killed when the block is left, unless it has ended before.
+
+    `command` starts it, with nothing in its environment but its settings.
+    """
     with closed_port() as closed:
         variables = {
             "PATH": os.environ["PATH"],
@@ -80,9 +85,7 @@ async def driving(stub: Stub, workspace: Path, **environment: str) -> AsyncItera
             "DRIVER_POLL_MAX": "0.2",
             **environment,
         }
-        process = await anyio.open_process(
-            [ROOT / "entrypoint.sh"], env=variables, stdin=subprocess.DEVNULL, stderr=None
-        )
+        process = await anyio.open_process(command, env=variables, stdin=subprocess.DEVNULL, stderr=None)
         driver = Driver(process)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(driver.read)

@@ -2,13 +2,12 @@
 
 import json
 import signal
-import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 
 from driver.stub.server import Stub, running_stub
+from tests.e2e.added_kinds import python_with_kind
 from tests.e2e.driving import (
     UNFINISHED,
     driving,
@@ -173,31 +172,16 @@ async def test_unknown_kind(tmp_path: Path) -> None:
     assert (run.state, run.attempt, run.epoch) == ("QUEUED", 0, 1)
 
 
-def python_with_kinds(directory: Path) -> Path:
-    """An interpreter in which another distribution adds the kind BROKEN, which raises."""
-    (directory / "broken_kind.py").write_text(
-        textwrap.dedent(
-            """
-            class Broken:
-                async def run(self, held):
-                    raise ZeroDivisionError(held.run.id)
-            """
-        )
-    )
-    metadata = directory / "broken_kind-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-kind\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[driver.kinds]\nBROKEN = broken_kind:Broken\n")
-    start = f"import sys; sys.path.append({str(directory)!r}); sys.argv[1:] = []; import driver.__main__ as m; m.main()"
-    interpreter = directory / "python"
-    interpreter.write_text(f'#!/bin/sh\nexec {sys.executable} -I -c "{start}"\n')
-    interpreter.chmod(0o755)
-    return interpreter
+BROKEN = """
+    class Added:
+        async def run(self, held):
+            raise ZeroDivisionError(held.run.id)
+"""
 
 
 async def test_kind_that_raises(tmp_path: Path) -> None:
     """A fault of a kind ends the run FAILED with the reason, its traceback is logged, and three in a row exit 70."""
-    interpreter = python_with_kinds(tmp_path)
+    interpreter = python_with_kind(tmp_path, "BROKEN", BROKEN)
     runs = {"kind": "BROKEN", "attempts": 9, "retry_seconds": 0}
     async with (
         running_stub(scenario(run=runs)) as stub,
@@ -207,7 +191,7 @@ async def test_kind_that_raises(tmp_path: Path) -> None:
     ends = driver.named("run.ended")
     assert [(end["run.epoch"], end["outcome"]) for end in ends] == [(1, "FAILED"), (2, "FAILED"), (3, "FAILED")]
     assert ends[0]["reason"] == "internal fault: ZeroDivisionError('run-1')"
-    assert "broken_kind.py" in driver.named("run.internal_fault")[0]["traceback"]
+    assert "added_kind.py" in driver.named("run.internal_fault")[0]["traceback"]
 
 
 async def test_work_erased(tmp_path: Path) -> None:

@@ -23,6 +23,16 @@ def spawn(children: Children, *argv: str, cwd: Path = Path("/"), path: str = "/u
     return Child.spawn(argv, cwd=cwd, environment={"PATH": path}, children=children)
 
 
+async def stop(child: Child, grace: float) -> int:
+    await child.terminate(grace)
+    return await finish(child)
+
+
+async def finish(child: Child) -> int:
+    child.kill()
+    return await child.reap()
+
+
 def close(child: Child) -> None:
     assert child.stdout is not None
     os.close(child.stdout)
@@ -51,7 +61,7 @@ async def test_exit_codes(children: Children, script: str, code: int) -> None:
     """An exit code is the program's own; a signal n becomes 128 + n."""
     child = spawn(children, "sh", "-c", script)
     await child.wait_exited()
-    assert await child.finish() == code
+    assert await finish(child) == code
     close(child)
 
 
@@ -60,7 +70,7 @@ async def test_own_session_and_group(children: Children) -> None:
     child = spawn(children, "sh", "-c", "cat; read line; echo $?; exec sleep 60")
     assert os.getsid(child.pid) == os.getpgid(child.pid) == child.pid
     assert await read_line(child) == b"1\n"
-    await child.finish()
+    await finish(child)
     close(child)
 
 
@@ -71,7 +81,7 @@ async def test_inherits_no_descriptor(children: Children) -> None:
     script = "import os; print([fd for fd in range(3, 200) if os.path.exists(f'/proc/self/fd/{fd}')])"
     child = spawn(children, *PYTHON, script)
     assert await read_line(child) == b"[]\n"
-    await child.finish()
+    await finish(child)
     os.close(leaked)
     close(child)
 
@@ -83,7 +93,7 @@ async def test_leader_stays_until_the_group_was_killed(children: Children) -> No
     await child.wait_exited()
     assert psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE
     assert os.getpgid(member) == child.pid
-    assert await child.finish() == 3
+    assert await finish(child) == 3
     assert not psutil.pid_exists(child.pid)
     assert wait_for(member, os.WEXITED) == signal.SIGKILL
     close(child)
@@ -92,11 +102,11 @@ async def test_leader_stays_until_the_group_was_killed(children: Children) -> No
 async def test_no_signal_after_the_reap(children: Children, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once the leader is reaped, no signal is sent to a group that has its number."""
     child = spawn(children, "true")
-    await child.finish()
+    await finish(child)
     sent: list[int] = []
     monkeypatch.setattr(os, "killpg", lambda group, _sig: sent.append(group))
     child.signal_group(signal.SIGKILL)
-    await child.stop(0)
+    await stop(child, 0)
     assert sent == []
     close(child)
 
@@ -105,7 +115,7 @@ async def test_grace_is_used(children: Children) -> None:
     """SIGTERM comes first, and a program that handles it keeps its exit code."""
     child = spawn(children, "sh", "-c", "trap 'exit 5' TERM; echo ready; while :; do :; done")
     await read_line(child)
-    assert await child.stop(5) == 5
+    assert await stop(child, 5) == 5
     close(child)
 
 
@@ -114,7 +124,7 @@ async def test_grace_ends(children: Children) -> None:
     child = spawn(children, "sh", "-c", "trap '' TERM; echo ready; while :; do :; done")
     await read_line(child)
     start = time.monotonic()
-    assert await child.stop(0.2) == 137
+    assert await stop(child, 0.2) == 137
     assert 0.2 <= time.monotonic() - start < 1.2
     close(child)
 
@@ -124,7 +134,7 @@ async def test_a_stopped_program_is_woken(children: Children) -> None:
     child = spawn(children, "sh", "-c", "trap 'exit 6' TERM; echo ready; kill -STOP $$; sleep 60")
     await read_line(child)
     wait_for(child.pid, os.WSTOPPED | os.WNOWAIT)
-    assert await child.stop(5) == 6
+    assert await stop(child, 5) == 6
     close(child)
 
 
@@ -134,10 +144,10 @@ async def test_the_grace_is_the_groups(children: Children, tmp_path: Path) -> No
     child = spawn(children, "sh", "-c", 'sh -c "$0"; exit 1', program, cwd=tmp_path)
     await read_line(child)
     start = time.monotonic()
-    assert await child.stop(10) == 143
+    assert await stop(child, 10) == 143
     assert time.monotonic() - start < 5
     assert (tmp_path / "saved").read_text() == "done\n"
-    await sweep(children.waited)
+    await sweep(children)
     close(child)
 
 
@@ -147,7 +157,7 @@ async def test_stop_cannot_be_cancelled(children: Children) -> None:
     await read_line(child)
     with anyio.CancelScope() as scope:
         scope.cancel()
-        await child.stop(0.1)
+        await stop(child, 0.1)
     assert not psutil.pid_exists(child.pid)
     close(child)
 
@@ -157,7 +167,7 @@ async def test_a_stolen_status_is_no_success(children: Children) -> None:
     child = spawn(children, "false")
     assert wait_for(child.pid, os.WEXITED) == 1
     with pytest.raises(ProgramError, match="taken by somebody else"):
-        await child.finish()
+        await finish(child)
     close(child)
 
 
@@ -198,6 +208,6 @@ async def test_leaves_no_descriptor(children: Children) -> None:
     for _ in range(100):
         child = spawn(children, "true")
         await child.wait_exited()
-        await child.finish()
+        await finish(child)
         close(child)
     assert os.listdir("/proc/self/fd") == before

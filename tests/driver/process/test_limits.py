@@ -42,7 +42,7 @@ def holder(children: Children) -> Iterator["subprocess.Popen[bytes]"]:
 async def end(process: "subprocess.Popen[bytes]", children: Children) -> None:
     process.kill()
     await run_sync(process.wait)
-    await sweep(children.waited)
+    await sweep(children)
 
 
 @pytest.mark.anyio

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -17,6 +17,7 @@ from driver.errors import ProgramError
 from driver.process import orphans
 from driver.process.child import Child
 from driver.process.children import Children
+from driver.process.tree import process
 from tests.driver.process.conftest import PYTHON
 
 pytestmark = pytest.mark.anyio
@@ -49,7 +50,8 @@ def spawn(children: Children, script: str, *more: str) -> Child:
 
 async def end(child: Child) -> int:
     await child.wait_exited()
-    code = await child.finish()
+    child.kill()
+    code = await child.reap()
     assert child.stdout is not None
     os.close(child.stdout)
     os.close(child.stderr)
@@ -87,13 +89,13 @@ class TickClock:
 async def test_sweep_kills_and_reaps(children: Children) -> None:
     """Living orphans and what is below them are gone after a sweep, and no zombie is left."""
     pids = [orphan(), orphan("sleep 60 & sleep 60 & wait"), orphan("trap '' TERM HUP INT; sleep 60; sleep 60")]
-    assert await orphans.sweep(children.waited) >= 3
+    assert await orphans.sweep(children) >= 3
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
 async def test_sweep_of_nothing(children: Children) -> None:
     """With nothing to find a sweep finds nothing."""
-    assert await orphans.sweep(children.waited) == 0
+    assert await orphans.sweep(children) == 0
 
 
 async def test_waited_children_are_spared(children: Children) -> None:
@@ -103,13 +105,13 @@ async def test_waited_children_are_spared(children: Children) -> None:
     await anyio.wait_readable(child.stdout)
     in_session = int(os.read(child.stdout, 100))
     lost = orphan()
-    assert await orphans.sweep(children.waited) >= 1
+    assert await orphans.sweep(children) >= 1
     assert not psutil.pid_exists(lost)
     assert psutil.Process(in_session).ppid() == os.getpid()
     assert len(psutil.Process(child.pid).children()) == 1
     child.signal_group(signal.SIGKILL)
     assert await end(child) == 137
-    await orphans.sweep(children.waited)
+    await orphans.sweep(children)
     assert not psutil.pid_exists(in_session)
 
 
@@ -117,18 +119,77 @@ async def test_spared_children(children: Children) -> None:
     """A child of the driver that is no program is spared, with all that is below it."""
     own = subprocess.Popen(["sh", "-c", "sleep 60 & wait"], start_new_session=True)
     registry = Children(spared=[*children.spared(), own.pid])
-    assert await orphans.sweep(registry.waited) == 0
+    assert await orphans.sweep(registry) == 0
     assert own.poll() is None
     os.killpg(own.pid, signal.SIGKILL)
     own.wait()
-    await orphans.sweep(children.waited)
+    await orphans.sweep(children)
 
 
 async def test_running_away(children: Children) -> None:
     """A chain of processes that fork, change session and exit, faster than it can be watched, is ended."""
     script = "import os\nwhile True:\n  if os.fork(): os._exit(0)\n  os.setsid()"
     subprocess.run([*PYTHON, script], check=True)
-    assert await orphans.sweep(children.waited, within=20) > 0
+    assert await orphans.sweep(children, within=20) > 0
+
+
+async def test_others_may_go_on(children: Children) -> None:
+    """While another program makes orphans on and on, a sweep ends all the same, and that program lives."""
+    busy = spawn(children, "while :; do (setsid sleep 60 >/dev/null 2>&1 &); done")
+    with anyio.fail_after(4):
+        assert await orphans.sweep(children) > 0
+    assert not busy.exited()
+    busy.signal_group(signal.SIGKILL)
+    assert await end(busy) == 137
+    await orphans.sweep(children)
+
+
+async def test_below_a_killed_leader(children: Children) -> None:
+    """Once a leader is killed all below it goes, before it is reaped; its own status stays for who waits."""
+    child = spawn(children, "setsid sleep 60 & echo $!; sleep 60 & wait")
+    assert child.stdout is not None
+    await anyio.wait_readable(child.stdout)
+    below = int(os.read(child.stdout, 100))
+    child.kill()
+    await orphans.sweep(children)
+    assert not psutil.pid_exists(below)
+    assert psutil.pid_exists(child.pid)
+    assert await end(child) == 137
+
+
+async def test_a_leader_that_hangs(children: Children, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader that does not end is an error, and an orphan from then on: a later sweep ends and reaps it."""
+    child = spawn(children, "exec sleep 60")
+    monkeypatch.setattr("driver.process.child.KILL_SECONDS", 0.05)
+    monkeypatch.setattr(os, "killpg", lambda _group, _sig: None)
+    child.kill()
+    with pytest.raises(ProgramError, match=f"process {child.pid} is still there"):
+        await child.reap()
+    assert children.waited() == children.spared()
+    assert await orphans.sweep(children) == 1
+    assert not psutil.pid_exists(child.pid)
+    assert child.stdout is not None
+    os.close(child.stdout)
+    os.close(child.stderr)
+
+
+def test_statuses_are_kept(children: Children) -> None:
+    """A driver that was started with SIGCHLD ignored would never see an exit code; it undoes that."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    orphans.become_subreaper()
+    assert signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL
+
+
+async def test_a_look_without_a_thread(children: Children, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no thread can be started, since a program used up all processes, orphans are swept all the same."""
+
+    def fail(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    pid = orphan()
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    assert await orphans.sweep(children) >= 1
+    assert not psutil.pid_exists(pid)
 
 
 async def test_survivors_are_an_error(children: Children, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,9 +198,9 @@ async def test_survivors_are_an_error(children: Children, monkeypatch: pytest.Mo
     send = signal.pidfd_send_signal
     monkeypatch.setattr(signal, "pidfd_send_signal", lambda _fd, _sig: None)
     with pytest.raises(ProgramError, match=rf"1 processes .* left 0.05 s after SIGKILL: {pid} \("):
-        await orphans.sweep(children.waited, within=0.05)
+        await orphans.sweep(children, within=0.05)
     monkeypatch.setattr(signal, "pidfd_send_signal", send)
-    await orphans.sweep(children.waited)
+    await orphans.sweep(children)
 
 
 async def test_a_child_being_started_is_spared(children: Children) -> None:
@@ -156,7 +217,7 @@ async def test_a_child_being_started_is_spared(children: Children) -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run_sync, children.started, slow_start)
         await run_sync(forked.wait, 10)
-        tasks.start_soon(orphans.sweep, children.waited)
+        tasks.start_soon(orphans.sweep, children)
         # The sweep has its list of processes and waits for the registry now, or will; both are right.
         await run_sync(go_on.wait, 0.1)
         go_on.set()
@@ -176,8 +237,8 @@ async def test_true_codes_while_orphans_are_reaped(children: Children) -> None:
 
     async def sweep_on() -> None:
         while True:
-            await orphans.sweep(children.waited)
-            orphans._reap_zombies(children.waited)
+            await orphans.sweep(children)
+            orphans._reap_zombies(children)
 
     at_once = anyio.Semaphore(8)
     async with anyio.create_task_group() as sweeping:
@@ -187,7 +248,7 @@ async def test_true_codes_while_orphans_are_reaped(children: Children) -> None:
                 tasks.start_soon(one, number)
         sweeping.cancel_scope.cancel()
     assert codes == {number: number for number in range(100)}
-    await orphans.sweep(children.waited)
+    await orphans.sweep(children)
 
 
 async def test_zombies_are_reaped_while_a_program_runs(children: Children) -> None:
@@ -196,7 +257,7 @@ async def test_zombies_are_reaped_while_a_program_runs(children: Children) -> No
     living = orphan()
     dead = zombie()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(orphans.reap_forever, children.waited, clock)
+        tasks.start_soon(orphans.reap_forever, children, clock)
         await clock.slept.wait()
         clock.slept = anyio.Event()
         clock.tick()
@@ -205,22 +266,21 @@ async def test_zombies_are_reaped_while_a_program_runs(children: Children) -> No
     clock.close()
     assert not psutil.pid_exists(dead)
     assert psutil.pid_exists(living)
-    await orphans.sweep(children.waited)
+    await orphans.sweep(children)
 
 
-def test_a_recycled_pid_is_not_hit(children: Children, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_recycled_pid_is_not_hit(children: Children, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the pid has got a new owner since it was listed, nothing is sent."""
-    listed = psutil.Process(orphan("exec sleep 60"))
+    listed = process(orphan("exec sleep 60"))
+    assert listed is not None
     sent: list[int] = []
-    send: Callable[..., None] = signal.pidfd_send_signal
-    monkeypatch.setattr(signal, "pidfd_send_signal", lambda fd, _sig: sent.append(fd))
-    monkeypatch.setattr(psutil.Process, "is_running", lambda _self: False)
-    orphans._kill(listed)
+    monkeypatch.setattr(signal, "pidfd_send_signal", lambda _fd, number: sent.append(number))
+    orphans._kill(replace(listed, started=listed.started - 1))
     assert sent == []
+    orphans._kill(listed)
+    assert sent == [signal.SIGKILL]
     monkeypatch.undo()
-    assert send is signal.pidfd_send_signal
-    listed.kill()
-    listed.wait()
+    await orphans.sweep(children)
 
 
 def test_imports_stay_light() -> None:

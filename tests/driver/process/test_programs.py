@@ -1,6 +1,8 @@
 """A run's programs: what they are given, how they end, and that nothing of them is left."""
 
+import errno
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -18,6 +20,7 @@ from driver.process.environment import DoorAddress
 from driver.process.limits import ProgramLimits
 from driver.process.programs import ProgramRunner
 from tests.driver.process.conftest import PYTHON, Bench
+from tests.e2e.contained import contained, needs_root
 
 pytestmark = pytest.mark.anyio
 
@@ -344,11 +347,36 @@ async def test_a_fault_of_the_log_ends_the_program(bench: Bench, monkeypatch: py
         await sh(bench, "sleep 60")
 
 
-def test_as_pid_1() -> None:
-    """As PID 1 of its own namespace the runner works as elsewhere, and nothing is left."""
-    unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
+async def test_a_fault_in_the_grace_ends_the_program(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the driver itself fails while it stops a program, out of descriptors say, the program is killed at once."""
+
+    def fail(_pid: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("driver.process.child._wait_end", fail)
+    with pytest.raises(ExceptionGroup, match="unhandled"):
+        await sh(bench, "sh -c \"trap '' TERM; echo $$; sleep 60\" & wait", timeout=0.3)
+    assert gone(bench.recorded.text())
+    assert bench.children.waited() == bench.children.spared()
+
+
+@pytest.mark.parametrize("children", [100, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(300)])])
+def test_as_pid_1(children: int) -> None:
+    """As PID 1: 500 orphans leave no zombie after 2 s, short children keep their codes in a storm, nothing is left."""
+    unshare = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
     if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode != 0:
         pytest.skip("no new PID namespace may be made here")
-    script = Path(__file__).with_name("as_pid_1.py")
-    done = subprocess.run([*unshare, sys.executable, str(script)], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "zombies: 0\ncodes: true\n"), done.stderr
+    command = [*unshare, sys.executable, str(Path(__file__).with_name("as_pid_1.py")), str(children)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "zombies of orphans: 0\nwrong codes: []\nleft: []\n"), done.stderr
+
+
+@pytest.mark.parametrize("start", ["exec {}", "{}; exit"], ids=["pid-1", "subreaper"])
+def test_fork_bomb(tmp_path: Path, start: str) -> None:
+    """A bomb that uses up all processes, each in its own session, is over: 137, `processes`; the next one runs."""
+    needs_root()
+    script = shlex.join([sys.executable, str(Path(__file__).with_name("bombed.py"))])
+    command = ["prlimit", "--nproc=180", "nice", "sh", "-c", start.format(script)]
+    container = contained(tmp_path, uid=1000730005, gid=0, command=command)
+    done = subprocess.run(container, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "137 processes []\n5 None []\n"), done.stderr

@@ -1,0 +1,78 @@
+"""A container for tests, made of namespaces: the driver is PID 1 there, and nothing but /workspace and /tmp is written.
+
+What a container runtime does for a Pod with `readOnlyRootFilesystem`, a user without an entry in passwd, all
+capabilities dropped, and nothing in the environment but what was asked for. The network stays this machine's, so
+that the stub is reached on loopback.
+"""
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ENTRYPOINT = str(ROOT / "entrypoint.sh")
+
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc")
+_DEVICES = ("null", "zero", "urandom")
+
+
+def needs_root() -> None:
+    """Skip, with a word, where no container can be made."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None or shutil.which("setpriv") is None:
+        pytest.skip("a container of namespaces needs root, unshare and setpriv")
+
+
+def contained(directory: Path, *, uid: int, gid: int, command: Sequence[str] = (ENTRYPOINT,)) -> list[str]:
+    """The command that runs `command` as PID 1 of a container, as this user, with no capability.
+
+    `directory` is empty, and becomes the container's root in its own mount namespace. The process that is
+    started is `unshare`; its one child is PID 1, and it ends with that one's code.
+    """
+    root = shlex.quote(str(directory))
+    user = ["--reuid", str(uid), "--regid", str(gid), "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]
+    user += ["--pdeathsig", "KILL"]  # a change of user undoes --kill-child (prctl(2))
+    lines = [
+        "set -e",
+        f"mount -t tmpfs -o mode=0755 none {root}",
+        f"cd {root}",
+        "mkdir -p proc dev tmp workspace",
+        *(_bind(path) for path in _inputs()),
+        *(f"touch dev/{name}; mount --bind /dev/{name} dev/{name}" for name in _DEVICES),
+        "ln -s /proc/self/fd dev/fd",
+        "mount -t proc -o nosuid,nodev,noexec none proc",
+        "mount -t tmpfs -o mode=1777 none tmp",
+        f"mount -t tmpfs -o mode=0770,uid={uid},gid={gid} none workspace",
+        f"mount -o remount,ro {root}",
+        shlex.join(["exec", "chroot", str(directory), "setpriv", *user, *command]),
+    ]
+    unshare = ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"]
+    return [*unshare, "sh", "-c", "\n".join(lines)]
+
+
+def environment(settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings as a container has them: no HOME, and the workspace where the image has it."""
+    return {**settings, "DRIVER_WORKSPACE": "/workspace"}
+
+
+def pid_1(unshare: int) -> int:
+    """The container's PID 1, as this side numbers it."""
+    return int(Path(f"/proc/{unshare}/task/{unshare}/children").read_text())
+
+
+def _inputs() -> list[Path]:
+    """What is mounted read-only: the system, the interpreter and its libraries, this project."""
+    inside = [Path(name) for name in _SYSTEM if Path(name).exists()]
+    own = {Path(sys.base_prefix), Path(sys.prefix), ROOT}
+    return inside + [path for path in sorted(own) if not any(path.is_relative_to(other) for other in inside)]
+
+
+def _bind(path: Path) -> str:
+    below = shlex.quote(str(path).lstrip("/"))
+    if path.is_symlink():
+        return f"ln -s {shlex.quote(os.readlink(path))} {below}"
+    return f"mkdir -p {below}; mount --bind -o ro {shlex.quote(str(path))} {below}"

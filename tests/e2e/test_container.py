@@ -1,0 +1,62 @@
+"""The driver as a cluster runs it: PID 1, any user, no HOME, no entry in passwd, a read-only root file system."""
+
+import os
+import pwd
+import signal
+from pathlib import Path
+
+import anyio
+import pytest
+
+from driver.stub.server import running_stub
+from tests.e2e.contained import contained, environment, needs_root, pid_1
+from tests.e2e.driving import UNFINISHED, driving, files_of, scenario, shell
+
+pytestmark = pytest.mark.anyio
+
+ANYBODY = 1000730000
+
+
+async def test_review(tmp_path: Path) -> None:
+    """A whole review succeeds, nothing is wrong on the way, and the stop ends the container with 0."""
+    needs_root()
+    with pytest.raises(KeyError):
+        pwd.getpwuid(ANYBODY)
+    async with running_stub(scenario()) as stub:
+        container = contained(tmp_path, uid=ANYBODY, gid=0)
+        async with driving(stub, tmp_path, command=container, **environment({})) as driver:
+            ended = await driver.wait_event("run.ended")
+            os.kill(pid_1(driver.process.pid), signal.SIGTERM)
+            assert await driver.exit() == 0
+        assert (ended["outcome"], ended["exit"]) == ("COMPLETED", 0)
+        assert "out/result.json" in files_of(stub)
+    assert [line for line in driver.events if line["level"] in ("warning", "error")] == []
+
+
+async def test_killed(tmp_path: Path) -> None:
+    """A driver that is killed takes its programs with it: it is PID 1, and the kernel ends what is below."""
+    needs_root()
+    async with running_stub(scenario()) as stub:
+        container = contained(tmp_path, uid=ANYBODY, gid=0)
+        settings = environment({"DRIVER_PROGRAM_REVIEW": shell(f"setsid sleep 600 & {UNFINISHED}")})
+        async with driving(stub, tmp_path, command=container, **settings) as driver:
+            await driver.wait_event("program.output", text="ready")
+            inside = pid_1(driver.process.pid)
+            namespace = os.readlink(f"/proc/{inside}/ns/pid")
+            assert len(members(namespace)) >= 4
+            os.kill(inside, signal.SIGKILL)
+            with anyio.fail_after(5):
+                await driver.process.wait()
+    assert members(namespace) == []
+
+
+def members(namespace: str) -> list[str]:
+    """The processes in a PID namespace."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and os.readlink(entry / "ns/pid") == namespace:
+                found.append(entry.name)
+        except OSError:
+            continue
+    return found
