@@ -22,8 +22,9 @@ review: $(READY)
 	@$(BIN)/python -m driver.stub.demo --out="$$OUT" --repository="$$REPO" --range="$$RANGE" \
 		--provider-url="$$PROVIDER_URL" --model="$$MODEL" --wire="$$WIRE"
 
+# A test spends its time waiting for processes more than computing; one file stays with one worker.
 test: $(READY)
-	$(BIN)/pytest
+	$(BIN)/pytest -q -n 2 --dist loadfile
 
 test-slow: $(READY)
 	$(BIN)/pytest -m slow

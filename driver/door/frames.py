@@ -19,7 +19,8 @@ ANSWER_BYTES: Final = 64 * _MIB
 """The longest answer of one model call."""
 
 # Two line ends in a row. In `\r\n` the \n belongs to the \r before it, so a single one is no match.
-_BLANK_LINE: Final = re.compile(rb"\n(?:\n|\r\n?)|\r\r\n?")
+_ANY_BLANK_LINE: Final = re.compile(rb"\n(?:\n|\r\n?)|\r\r\n?")
+_BLANK_LINE: Final = re.compile(rb"\n\n")
 
 _EVENT_LINE: Final = re.compile(rb"event:([^\r\n]*+)")
 
@@ -75,14 +76,9 @@ class FrameReader:
 
 
 def _frame_ends(data: bytearray, searched: int) -> Iterator[int]:
-    if data.find(b"\r", searched) >= 0:
-        yield from (match.end() for match in _BLANK_LINE.finditer(data, searched))
-        return
-    # The usual stream has no \r, and a plain search is ten times as fast.
-    at = data.find(b"\n\n", searched)
-    while at >= 0:
-        yield at + 2
-        at = data.find(b"\n\n", at + 2)
+    # The usual stream has no \r, and looking for a plain text is many times as fast.
+    blank_line = _ANY_BLANK_LINE if data.find(b"\r", searched) >= 0 else _BLANK_LINE
+    return (match.end() for match in blank_line.finditer(data, searched))
 
 
 def check_answer(size: int, limit: int = ANSWER_BYTES) -> None:

@@ -97,10 +97,10 @@ class Child:
                 os.killpg(self.pid, sig)
 
     async def terminate(self, grace: float) -> None:
-        """SIGTERM to the group, and at most `grace` seconds for it to end; without a grace nothing. Cannot be cancelled.
+        """SIGTERM to the group, and at most `grace` seconds for it to end; without a grace nothing.
 
-        The grace is the whole group's: where the leader is a shell that dies at once, the program that it started
-        can still put its files in order.
+        Cannot be cancelled. The grace is the whole group's: where the leader is a shell that dies at once, the program
+        that it started can still put its files in order.
         """
         if grace <= 0:
             return

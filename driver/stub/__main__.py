@@ -42,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def _run(options: argparse.Namespace) -> None:
     scenario = _scenario(options)
+    _make_directory(options.results)
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with running_stub(
             scenario, port=options.port, provider=_provider(options), results=options.results
@@ -79,6 +80,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", help="the model's id")
     parser.add_argument("--wire", choices=("responses", "chat", "messages"), help="the provider's wire")
     return parser
+
+
+def _make_directory(results: Path | None) -> None:
+    try:
+        if results is not None:
+            results.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StubError(f"--results: {results}: {error.strerror}") from None
 
 
 def _scenario(options: argparse.Namespace) -> Scenario:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from driver.stub.scenario import FaultTable, Place
+from driver.stub.fault_table import FaultTable, Place
 
 
 class Faults:

@@ -6,9 +6,9 @@ from typing import Final
 
 from driver.http1 import Exchange, Request
 from driver.stub.errors import Rejected, TokenNotAccepted
+from driver.stub.fault_table import Place
 from driver.stub.faults import Strikes
 from driver.stub.numbers import whole_number
-from driver.stub.scenario import Place
 
 PREFIX: Final = "/internal/agent"
 

@@ -13,67 +13,39 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from driver.gateway.wire import ModelWire
 from driver.stub.errors import ScenarioError
+from driver.stub.fault_table import FaultTable, Positive, Seconds, Table
 from driver.stub.runs import RunTerms
 
-Place = Literal["next", "renew", "context", "runtime", "workspace", "observations", "result", "end", "model"]
-What = Literal[
-    "status",
-    "delay",
-    "reset",
-    "lost_reply",
-    "cut_after",
-    "wrong_digest",
-    "stall",
-    "malformed_frame",
-    "take_away",
-    "revoke",
-    "deadline_in",
-    "refuse",
-]
-
 _BUNDLED: Final = Path(__file__).parent / "scenarios"
-_NEEDS: Final[dict[str, str]] = {
-    "status": "status",
-    "delay": "seconds",
-    "cut_after": "bytes",
-    "deadline_in": "seconds",
-}
-_ONLY_AT: Final[dict[str, frozenset[str]]] = {
-    "wrong_digest": frozenset({"runtime", "workspace", "result"}),
-    "malformed_frame": frozenset({"model"}),
-    "refuse": frozenset({"end"}),
-    "take_away": frozenset({"renew", "context", "runtime", "workspace", "observations", "result", "end", "model"}),
-    "deadline_in": frozenset({"renew", "context", "runtime", "workspace", "observations", "result", "model"}),
-}
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class RunTable(_Table):
+class RunTable(Table):
     """One run. Its deadline counts from each claim; `context` is added to what its kind is told."""
 
     id: str | None = Field(None, pattern=r"^[A-Za-z0-9._:-]{1,200}$")
     kind: str = "REVIEW"
     subject: str = Field("review:1", min_length=1)
-    lease_seconds: float = Field(60, gt=0)
-    deadline_seconds: float | None = Field(900, gt=0)
-    start_within_seconds: float | None = Field(None, gt=0)
-    work_seconds: float = Field(600, gt=0)
+    lease_seconds: Positive = 60.0
+    deadline_seconds: Positive | None = 900.0
+    start_within_seconds: Positive | None = None
+    work_seconds: Positive = 600.0
     attempts: int = Field(3, ge=1)
-    retry_seconds: float = Field(1, ge=0)
-    upload_seconds: float = Field(600, gt=0)
-    context: dict[str, Any] = {}
+    retry_seconds: Seconds = 1.0
+    upload_seconds: Positive = 600.0
+    context: dict[str, Any] = Field(default_factory=dict)
+
+    def named(self, number: int) -> str:
+        """The id of this run, the `number`th of the scenario."""
+        return self.id or f"run-{number}"
 
     def terms(self, number: int) -> RunTerms:
         """The terms of this run, the `number`th of the scenario."""
         return RunTerms(
-            id=self.id or f"run-{number}",
+            id=self.named(number),
             kind=self.kind,
             subject=self.subject,
             lease=timedelta(seconds=self.lease_seconds),
@@ -84,15 +56,15 @@ class RunTable(_Table):
         )
 
 
-class SandboxTable(_Table):
+class SandboxTable(Table):
     """`drives` are the kinds that the gateway believes the sandbox drives; without it, what the pull names."""
 
     workspace: str = "workspace:1"
-    life_seconds: float = Field(3600, gt=0)
+    life_seconds: Positive = 3600.0
     drives: list[str] | None = None
 
 
-class WorkspaceTable(_Table):
+class WorkspaceTable(Table):
     directory: Path | None = None
     repository: Path | None = None
     range: str | None = None
@@ -113,29 +85,29 @@ class WorkspaceTable(_Table):
         return self.model_copy(update={n: base / p.expanduser() for n, p in named.items() if p is not None})
 
 
-class ToolCall(_Table):
+class ToolCall(Table):
     """A tool call of the scripted model. Arguments given as text are sent as they are, valid JSON or not."""
 
     name: str
-    arguments: dict[str, Any] | str = {}
+    arguments: dict[str, Any] | str = Field(default_factory=dict)
 
 
-class Usage(_Table):
+class Usage(Table):
     input: int = Field(ge=0)
     output: int = Field(ge=0)
     cached: int = Field(0, ge=0)
     reasoning: int = Field(0, ge=0)
 
 
-class Turn(_Table):
+class Turn(Table):
     """One answer of the scripted model: its own text and calls, or what a rule makes of the request."""
 
     text: str = ""
-    calls: list[ToolCall] = []
+    calls: list[ToolCall] = Field(default_factory=list)
     rule: Literal["report"] | None = None
     usage: Usage | None = None
-    delay_seconds: float = Field(0, ge=0)
-    gap_seconds: float = Field(0, ge=0)
+    delay_seconds: Seconds = 0.0
+    gap_seconds: Seconds = 0.0
 
     @model_validator(mode="after")
     def _rule_alone(self) -> Self:
@@ -144,69 +116,43 @@ class Turn(_Table):
         return self
 
 
-class SessionTable(_Table):
+class SessionTable(Table):
     """The turns of each session whose instructions or first message hold `match`."""
 
     match: str = Field(min_length=1)
     turns: list[Turn] = Field(min_length=1)
 
 
-class ModelTable(_Table):
+class ModelTable(Table):
     """The last of `turns` answers every later call when it is a rule; else the model says that it is done."""
 
     id: str = Field("scripted-model", min_length=1)
     wire: ModelWire = "responses"
     in_flight: int = Field(170, ge=1)
-    turns: list[Turn] = [Turn(rule="report")]
-    session: list[SessionTable] = []
+    turns: list[Turn] = Field(default_factory=lambda: [Turn(rule="report")])
+    session: list[SessionTable] = Field(default_factory=list)
 
 
-class FaultTable(_Table):
-    """What strikes the `nth` call at a place."""
-
-    at: Place
-    nth: int | Literal["every"] = 1
-    what: What
-    status: int | None = Field(None, ge=300, le=599)
-    retry_after: str | None = Field(None, pattern=r"^[\x20-\x7e]{1,100}$")
-    seconds: float | None = Field(None, ge=0)
-    bytes: int | None = Field(None, ge=0)
-
-    @field_validator("nth")
-    @classmethod
-    def _counted_from_one(cls, nth: int | str) -> int | str:
-        if isinstance(nth, int) and nth < 1:
-            raise ValueError("must be at least 1, or `every`")
-        return nth
-
-    @field_validator("retry_after", mode="before")
-    @classmethod
-    def _seconds_or_date(cls, value: object) -> object:
-        return str(value) if isinstance(value, int) else value
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        needed = _NEEDS.get(self.what)
-        if needed and getattr(self, needed) is None:
-            raise ValueError(f'`what = "{self.what}"` needs `{needed}`')
-        if self.at not in _ONLY_AT.get(self.what, {self.at}):
-            raise ValueError(f"`{self.what}` can strike only at {', '.join(sorted(_ONLY_AT[self.what]))}")
-        return self
-
-
-class Scenario(_Table):
+class Scenario(Table):
     """A whole scenario. The sandbox is the one of the first run's subject."""
 
     run: list[RunTable] = Field([RunTable()], min_length=1)
     sandbox: SandboxTable = SandboxTable()
     workspace: WorkspaceTable = WorkspaceTable()
     model: ModelTable = ModelTable()
-    fault: list[FaultTable] = []
+    fault: list[FaultTable] = Field(default_factory=list)
 
     @field_validator("run", mode="before")
     @classmethod
     def _one_or_several(cls, value: object) -> object:
         return [value] if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _each_run_once(self) -> Self:
+        names = [run.named(number) for number, run in enumerate(self.run, 1)]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"two runs are called {twice}")
+        return self
 
     @property
     def subject(self) -> str:

@@ -9,6 +9,7 @@ import math
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -24,6 +25,7 @@ _WATCHDOG_MARGIN: Final = 15.0
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit."""
+    started = time.monotonic()
     # Until the program can write down what it measured; what comes before is a matter of milliseconds.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     from kinds.programs.envelope import EnvelopeError, load
@@ -34,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     workspace = Path.cwd()
     try:
         envelope = load(workspace, options.task)
-        order = _order(workspace, envelope, options.wire, os.environ)
+        order = _order(workspace, envelope, options.wire, os.environ, started)
         exit = _measure(order, options.session_heap, options.session_size)
     except EnvelopeError as error:
         say(f"the task envelope is not valid: {error}")
@@ -47,8 +49,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _measure(order: "Order", heap_bytes: int, share_bytes: int) -> int:
-    import time
-
     import anyio
 
     from kinds.programs.errors import InputsUnusable
@@ -67,7 +67,9 @@ def _measure(order: "Order", heap_bytes: int, share_bytes: int) -> int:
         return anyio.run(measurement.run)
 
 
-def _order(workspace: Path, envelope: "TaskEnvelope", wire: str, environment: Mapping[str, str]) -> "Order":
+def _order(
+    workspace: Path, envelope: "TaskEnvelope", wire: str, environment: Mapping[str, str], started: float
+) -> "Order":
     from kinds.programs.errors import InputsUnusable
     from kinds.programs.exchange import Door
     from kinds.programs.measurement import Order
@@ -76,7 +78,8 @@ def _order(workspace: Path, envelope: "TaskEnvelope", wire: str, environment: Ma
     if not model:
         raise InputsUnusable("DRIVER_MODEL must be set")
     door = Door.at(environment.get("DRIVER_DOOR_URL", ""), environment.get("DRIVER_DOOR_KEY", ""))
-    return Order(workspace, envelope, door, wire, model, _seconds(environment.get("DRIVER_WORK_SECONDS", "")))
+    seconds = _seconds(environment.get("DRIVER_WORK_SECONDS", ""))
+    return Order(workspace, envelope, door, wire, model, seconds, started)
 
 
 def _seconds(value: str) -> float:

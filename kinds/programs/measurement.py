@@ -37,7 +37,7 @@ _FILES_SHARE: Final = 0.2
 
 @dataclass(frozen=True)
 class Order:
-    """What the program was started with."""
+    """What the program was started with. `started` is when, on the clock of anyio.current_time()."""
 
     workspace: Path
     envelope: TaskEnvelope
@@ -45,6 +45,7 @@ class Order:
     wire: str
     model: str
     work_seconds: float
+    started: float
 
 
 class Measurement:
@@ -112,6 +113,7 @@ class Measurement:
             return ProgramExit.UNHANDLED
 
     async def _measure(self) -> int:
+        deadline = self._order.started + self._order.work_seconds
         known = await anyio.to_thread.run_sync(practices.load, self._workspace, self._order.envelope.practice_index)
         book = self.report.book = Book(tuple(practice.slug for practice in known))
         book.close(tuple(p.slug for p in known if p.criteria is None), "its criteria are not in the workspace")
@@ -120,7 +122,6 @@ class Measurement:
         plans = practices.plan([practice for practice in known if practice.criteria is not None])
         progress.say(f"measuring {len(known)} practices in {len(plans)} sessions with {self._order.model}")
         reserve = min(_RESERVE_SECONDS, self._order.work_seconds * _RESERVE_SHARE)
-        deadline = anyio.current_time() + self._order.work_seconds
         with anyio.CancelScope(deadline=deadline - reserve) as work:
             await self._sessions(plans, shared)
         if work.cancelled_caught:

@@ -21,6 +21,10 @@ _MOST_TOKENS: Final = 10**12
 _DEPTH: Final = 64
 _ANSWER_CHARACTERS: Final = 4 * 1024 * 1024
 
+# The type of a problem document that has none (RFC 9457, 4.2.1).
+_NO_TYPE: Final = "about:blank"
+_SHOWN_CHARACTERS: Final = 300
+
 _CONTEXT_FULL: Final = (
     "context_length_exceeded",
     "context length",
@@ -205,12 +209,13 @@ def tells_full(complaint: str) -> bool:
 def explain(error: Any) -> str:
     """A short line for an error object or a problem document."""
     if not isinstance(error, dict):
-        return str(error)[:300]
+        return string(error)[:_SHOWN_CHARACTERS]
     inner = error.get("error")
     if isinstance(inner, dict):
         error = inner
     parts = [error.get(name) for name in ("code", "type", "message", "detail", "param")]
-    return " ".join(str(part) for part in parts if part)[:300]
+    words = [str(part) for part in parts if isinstance(part, str | int) and part and part != _NO_TYPE]
+    return " ".join(words)[:_SHOWN_CHARACTERS]
 
 
 def _is_shallow(value: Any, depth: int) -> bool:

@@ -3,6 +3,7 @@
 import os
 import pwd
 import signal
+import subprocess
 from pathlib import Path
 
 import anyio
@@ -48,6 +49,24 @@ async def test_killed(tmp_path: Path) -> None:
             with anyio.fail_after(5):
                 await driver.process.wait()
     assert members(namespace) == []
+
+
+async def test_orphans_of_others(tmp_path: Path) -> None:
+    """Without a run too, PID 1 reaps what `kubectl exec` and its like leave behind."""
+    needs_root()
+    tables = {"run": {"kind": "MYSTERY", "retry_seconds": 600}, "sandbox": {"drives": ["MYSTERY"]}}
+    async with running_stub(scenario(**tables)) as stub:
+        container = contained(tmp_path, uid=ANYBODY, gid=0)
+        async with driving(stub, tmp_path, command=container, **environment({})) as driver:
+            await driver.wait_event("run.ended")
+            inside = pid_1(driver.process.pid)
+            enter = ["nsenter", "--target", str(inside), "--pid", "--mount", "sh", "-c"]
+            subprocess.run([*enter, "sleep 0.2 >/dev/null & sleep 0.2 >/dev/null &"], check=True)
+            children = Path(f"/proc/{inside}/task/{inside}/children")
+            assert len(children.read_text().split()) == 2
+            with anyio.fail_after(4):
+                while children.read_text():  # noqa: ASYNC110 # the kernel tells nobody
+                    await anyio.sleep(0.05)
 
 
 def members(namespace: str) -> list[str]:

@@ -111,7 +111,7 @@ CASES = {
     "75": Case(
         75,
         "measured, but the observations never reached the gateway",
-        run={"work_seconds": 8},
+        run={"work_seconds": 10},
         faults=[{"at": "observations", "nth": "every", "what": "reset"}],
     ),
     "76": Case(
@@ -127,7 +127,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, id=name, marks=[pytest.mark.slow] if name == "75" else []) for name, case in CASES.items()],
+)
 async def test_exit(tmp_path: Path, case: Case) -> None:
     """The run ends with the exit and its reason, and whatever was measured until then is uploaded with it."""
     tree = review_tree(tmp_path)

@@ -14,8 +14,11 @@ from tests.e2e.driving import Driver, driving, files_of, processes_below, reques
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(200)]
 
-# These wait for a driver that was told to wait.
-SLOW = {"observations-unreachable", "workspace-stalls", "model-silent", "renew-stalls"}
+# In these somebody waits, for up to two minutes.
+SLOW = {
+    *("claim-lost", "context-slow", "deadline-moved", "model-silent", "observations-unreachable"),
+    *("renew-fails", "renew-stalls", "workspace-stalls"),
+}
 SECONDS = 180.0
 
 # Runs that the driver does not end, and runs that do not end at all.

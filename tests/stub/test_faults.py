@@ -229,6 +229,11 @@ def test_every_fault_has_a_bundled_scenario() -> None:
     ("data", "named"),
     [
         ({"run": {"lease_seconds": 0}}, "run.0.lease_seconds"),
+        ({"run": {"lease_seconds": float("inf")}}, "run.0.lease_seconds"),
+        ({"run": {"deadline_seconds": float("nan")}}, "run.0.deadline_seconds"),
+        ({"sandbox": {"life_seconds": 1e300}}, "sandbox.life_seconds"),
+        ({"run": [{"id": "run-2"}, {}]}, "two runs are called run-2"),
+        ({"fault": [{"at": "next", "what": "status", "status": 503, "retry_after": "a\nb"}]}, "fault.0.retry_after"),
         ({"run": {"leese_seconds": 1}}, "run.0.leese_seconds"),
         ({"fault": [{"at": "renew", "what": "status"}]}, 'fault.0: `what = "status"` needs `status`'),
         ({"fault": [{"at": "next", "what": "take_away"}]}, "fault.0: `take_away` can strike only at"),

@@ -45,6 +45,9 @@ def test_one_line_when_it_is_ready_and_a_quiet_end(tmp_path: Path) -> None:
         (["--repository", "/"], "stub: --repository and --range belong together"),
         (["--directory", "/none"], "stub: /none: no such directory"),
         (["--provider-url", "ftp://x", "--model", "m"], "stub: --provider-url: must begin with"),
+        (["--provider-url", "http://[x", "--model", "m"], "stub: --provider-url: "),
+        (["--provider-url", "http://x:70000", "--model", "m"], "stub: --provider-url: its port"),
+        (["--results", "/dev/null/x"], "stub: --results: /dev/null/x: Not a directory"),
         (["--provider-url", "http://x"], "stub: --model: is required with --provider-url"),
         (
             ["--provider-url", "http://x", "--model", "m", "--provider-key-env", "NO_SUCH_KEY"],

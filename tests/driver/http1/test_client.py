@@ -1,12 +1,15 @@
 """The client over real sockets, against servers that answer with exact bytes."""
 
 import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import anyio
 import pytest
-from anyio.abc import SocketAttribute, SocketStream
+import trustme
+from anyio.abc import ByteStream, SocketAttribute, SocketStream
+from anyio.streams.tls import TLSListener
 
 from driver.http1.bodies import ServerBroke
 from driver.http1.client import Call, CallTimeouts, Client, Response, ServerUnreachable
@@ -19,7 +22,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 Serving = Callable[[SocketStream], Awaitable[None]]
 
 
-async def request_on(stream: SocketStream) -> bytes:
+async def request_on(stream: ByteStream) -> bytes:
     """One request without a body, or with one of known length."""
     data = b""
     while b"\r\n\r\n" not in data:
@@ -40,7 +43,7 @@ class Server:
         self.connections = 0
         self.requests: list[bytes] = []
 
-    async def serve(self, stream: SocketStream) -> None:
+    async def serve(self, stream: ByteStream) -> None:
         self.connections += 1
         async with stream:
             try:
@@ -237,3 +240,32 @@ async def test_call_that_is_left_early_closes_its_connection() -> None:
             pass
         assert await get(client) == (200, b"ok")
     assert server.connections == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "trusted", "reached"), [("localhost", True, True), ("x", True, False), ("localhost", False, False)]
+)
+async def test_https_is_verified(name: str, trusted: bool, reached: bool) -> None:
+    """Over https the call is the same, the connection is kept, and only the right name and authority will do."""
+    authority = trustme.CA()
+    theirs, ours = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
+    authority.issue_cert(name).configure_cert(theirs)
+    if trusted:
+        authority.configure_trust(ours)
+    server = Server(OK, OK)
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
+        async with anyio.create_task_group() as tasks:
+            secure = TLSListener(listener, theirs, standard_compatible=False)
+            tasks.start_soon(secure.serve, server.serve)
+            client = Client(f"https://localhost:{listener.extra(SocketAttribute.local_port)}", tls=ours)
+            if reached:
+                assert [await get(client), await get(client, "POST", b"x" * 300_000)] == [(200, b"ok")] * 2
+                assert (server.connections, len(server.requests)) == (1, 2)
+                assert b"\r\nhost: localhost:" in server.requests[0].lower()
+            else:
+                with pytest.raises(ServerUnreachable):
+                    await get(client)
+            await client.aclose()
+            tasks.cancel_scope.cancel()
+    assert reached or not server.requests
