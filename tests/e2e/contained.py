@@ -41,12 +41,13 @@ def contained(directory: Path, *, uid: int, gid: int, command: Sequence[str] = (
         f"mount -t tmpfs -o mode=0755 none {root}",
         f"cd {root}",
         "mkdir -p proc dev tmp workspace",
+        # First, for this project may itself lie below one of them.
+        "mount -t tmpfs -o mode=1777 none tmp",
+        f"mount -t tmpfs -o mode=0770,uid={uid},gid={gid} none workspace",
         *(_bind(path) for path in _inputs()),
         *(f"touch dev/{name}; mount --bind /dev/{name} dev/{name}" for name in _DEVICES),
         "ln -s /proc/self/fd dev/fd",
         "mount -t proc -o nosuid,nodev,noexec none proc",
-        "mount -t tmpfs -o mode=1777 none tmp",
-        f"mount -t tmpfs -o mode=0770,uid={uid},gid={gid} none workspace",
         f"mount -o remount,ro {root}",
         shlex.join(["exec", "chroot", str(directory), "setpriv", *user, *command]),
     ]
