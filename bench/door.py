@@ -40,10 +40,10 @@ class Samples:
         """One run of the load client. A call is wrong when it is neither whole nor honestly refused."""
         frames = 0
         for call in made["calls"]:
-            if call["status"] == 200 and call["frames"] >= profile.frames + 1:
+            if call["status"] == 200 and call["ended"] and call["bytes"] > profile.frames * profile.size:
                 self.answered += 1
                 self.seconds.append(call["seconds"])
-                frames += call["frames"]
+                frames += profile.frames
             elif call["status"] == 429:
                 self.refused += 1
             else:

@@ -3,6 +3,7 @@
 Prints one JSON line when it is ready, and one with its figures when its standard input ends.
 """
 
+import gc
 import json
 import os
 import resource
@@ -86,4 +87,5 @@ def say(message: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    gc.freeze()  # as driver.start does
     anyio.run(main, sys.argv[1])

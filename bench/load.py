@@ -12,6 +12,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 _KIB: Final = 1024
+_LAST_CHUNK: Final = b"\r\n0\r\n\r\n"
 
 
 @dataclass(frozen=True)
@@ -36,12 +37,12 @@ PROFILES: Final = {
 
 @dataclass
 class Call:
-    """One call as its caller saw it."""
+    """One call as its caller saw it: the bytes of its body with their chunks, and whether the last chunk came."""
 
     seconds: float
     status: int
-    frames: int
     bytes: int
+    ended: bool
 
 
 def request_body(profile: Profile) -> bytes:
@@ -69,15 +70,13 @@ async def one_call(url: str, key: str, body: bytes) -> Call:
         )
         writer.write(head.encode() + body)
         answer = await reader.readuntil(b"\r\n\r\n")
-        frames = received = 0
+        received = 0
         tail = b""
         while data := await reader.read(1 << 20):
             received += len(data)
-            # Frames are counted by their first field, which may be cut between two reads.
-            joined = tail + data
-            frames += joined.count(b"event: response.")
-            tail = joined[-15:] if not joined.endswith(b"event: response.") else b""
-        return Call(time.perf_counter() - started, int(answer.split(b" ", 2)[1]), frames, received)
+            tail = (tail + data)[-len(_LAST_CHUNK) :]
+        status = int(answer.split(b" ", 2)[1])
+        return Call(time.perf_counter() - started, status, received, tail == _LAST_CHUNK)
     finally:
         writer.close()
 

@@ -53,6 +53,7 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, room
                 for _ in range(frames):
                     writer.write(frame)
                     await writer.drain()
+                    await asyncio.sleep(0)  # else the kernel would get many small frames as one
                 writer.write(chunk(_TERMINAL) + b"0\r\n\r\n")
                 await writer.drain()
             if b"connection: close" in head.lower():

@@ -15,7 +15,7 @@ REQUEST_BYTES: Final = 16 * _MIB
 _GZIP: Final = 16 + zlib.MAX_WBITS
 # The largest window that a body in this coding may ask for: 8 MiB (RFC 9659, section 3).
 _ZSTD_WINDOW_LOG: Final = 23
-_IDENTITY: Final = "identity"
+IDENTITY: Final = "identity"
 
 
 class _Decoder(Protocol):
@@ -38,23 +38,23 @@ def too_large() -> DoorRefusal:
 def coding_of(values: Iterable[str]) -> str:
     """The one coding that a request's `Content-Encoding` headers name. Raises DoorRefusal for any other."""
     named = [name.strip().lower() for value in values for name in value.split(",") if name.strip()]
-    coding = named[0] if len(named) == 1 else ",".join(named) or _IDENTITY
-    if coding != _IDENTITY and coding not in _DECODERS:
-        known = ", ".join(sorted({_IDENTITY, *_DECODERS}))
+    coding = named[0] if len(named) == 1 else ",".join(named) or IDENTITY
+    if coding != IDENTITY and coding not in _DECODERS:
+        known = ", ".join(sorted({IDENTITY, *_DECODERS}))
         raise DoorRefusal(415, "encoding_not_supported", f"the content encoding of a request must be one of {known}")
     return coding
 
 
 def decoding_bytes(coding: str) -> int:
     """How many bytes decoding may take on top of the body itself."""
-    if coding == _IDENTITY:
+    if coding == IDENTITY:
         return 0
     return REQUEST_BYTES + ((1 << _ZSTD_WINDOW_LOG) if coding == "zstd" else 0)
 
 
 def decoded(body: bytes | bytearray, coding: str) -> bytes | bytearray:
     """The body without its coding. Raises DoorRefusal: past the bound, or not exactly one whole stream."""
-    if coding == _IDENTITY:
+    if coding == IDENTITY:
         return body
     decoder = _DECODERS[coding]()
     try:

@@ -10,7 +10,8 @@ import json
 import re
 from array import array
 from collections.abc import Iterator
-from itertools import accumulate
+from copy import copy
+from itertools import accumulate, chain
 from typing import Any, Final
 
 from driver.errors import DriverError
@@ -20,11 +21,16 @@ VALUES: Final = 500_000
 NAMESAKES: Final = 20_000
 """How many members of a name, at any depth, are looked at to find those at one depth."""
 
-_SLICE: Final = 128 * 1024
+SLICE: Final = 64 * 1024
+"""How many bytes are looked at in one go."""
+
 _LONGEST_NAME: Final = 64
 _MEMBER_BYTES: Final = 64 * 1024
 
+_ROUNDS: Final = 3
+
 _SPACE: Final = b" \t\r\n"
+_NO_NESTING: Final = bytes(set(range(256)) - set(b'"[{]}'))
 _MOVES: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[{]}"))
 _COLON: Final = re.compile(rb"\"[ \t\r\n]*+:[ \t\r\n]*+")
@@ -45,14 +51,19 @@ class JsonTooComplex(JsonRefused):
 class Scan:
     """Reads JSON text piece by piece; knows depth, number of values, and whether it is inside a string.
 
-    Keys do not count as values. Raises JsonRefused for a closing bracket too many, JsonTooComplex past a bound.
+    Nowhere in the last piece was the depth less than `lowest`.
+
+    Keys do not count as values, and with `values` None nothing does, which takes half the time. Raises JsonRefused
+    for a closing bracket too many, JsonTooComplex past a bound.
     """
 
-    def __init__(self, depth: int = DEPTH, values: int = VALUES) -> None:
-        self._limits = (depth, values)
+    def __init__(self, depth: int = DEPTH, values: int | None = VALUES) -> None:
+        self._depth_limit = depth
+        self._values_limit = values
         self._escape = b""
         self._last = b""
         self.depth = 0
+        self.lowest = 0
         self.values = 1
         self.in_string = False
 
@@ -66,14 +77,22 @@ class Scan:
             if b"\\\\" in piece:
                 piece = piece.replace(b"\\\\", b"")
             piece = piece.replace(b'\\"', b"")
+        if self._values_limit is None:
+            self._last = self._last or piece.strip(_SPACE)[:1]
+            # Of two quotes in a row, whatever they open and close, none changes what the bytes around them are.
+            piece = piece.translate(None, _NO_NESTING).replace(b'""', b"")
         parts = piece.split(b'"')
         outside = parts[1 if self.in_string else 0 :: 2]
         self.in_string ^= not len(parts) % 2
+        if self._values_limit is None:
+            self._nest(b"".join(outside))
+            return
         # One quote stands for each string; the one that this piece leaves open is already told.
-        self._count(b'"'.join(outside) + (b'"' if self.in_string and outside else b""))
+        text = (b'"'.join(outside) + (b'"' if self.in_string and outside else b"")).translate(None, _SPACE)
+        self._count(text, self._values_limit)
+        self._nest(text.translate(None, _NO_BRACKETS))
 
-    def _count(self, text: bytes) -> None:
-        text = text.translate(None, _SPACE)
+    def _count(self, text: bytes, limit: int) -> None:
         if not text:
             return
         seam = self._last + text
@@ -81,34 +100,33 @@ class Scan:
         empty = seam.count(b"[]") + seam.count(b"{}")
         self.values += text.count(b",") + opened - empty
         self._last = text[-1:]
-        depth, values = self._limits
         # Whether the last bracket is that of an empty one is not known yet.
-        if self.values - (self._last in (b"[", b"{")) > values:
-            raise JsonTooComplex(f"more than {values:,} values")
-        moves = array("b", text.translate(_MOVES, _NO_BRACKETS))
-        if moves:
-            levels = list(accumulate(moves, initial=self.depth))
-            if max(levels) > depth:
-                raise JsonTooComplex(f"nested deeper than {depth} levels")
-            if min(levels) < 0:
-                raise JsonRefused("a bracket is closed that was not opened")
-            self.depth = levels[-1]
+        if self.values - (self._last in (b"[", b"{")) > limit:
+            raise JsonTooComplex(f"more than {limit:,} values")
+
+    def _nest(self, brackets: bytes) -> None:
+        # Each round takes the innermost pairs out, and at most one from the depth. Few brackets are left of most texts.
+        left = brackets
+        for _ in range(_ROUNDS):
+            left = left.replace(b"{}", b"").replace(b"[]", b"")
+        opened = left.count(b"[") + left.count(b"{")
+        closed = len(left) - opened
+        if self.depth + opened + _ROUNDS <= self._depth_limit and closed <= self.depth:
+            self.lowest = self.depth - closed
+            self.depth += opened - closed
+            return
+        levels = list(accumulate(array("b", brackets.translate(_MOVES)), initial=self.depth))
+        if max(levels) > self._depth_limit:
+            raise JsonTooComplex(f"nested deeper than {self._depth_limit} levels")
+        self.lowest = min(levels)
+        if self.lowest < 0:
+            raise JsonRefused("a bracket is closed that was not opened")
+        self.depth = levels[-1]
 
     def finish(self) -> None:
         """Raise JsonRefused when the text ends before it is complete."""
         if self.in_string or self.depth or not self._last:
             raise JsonRefused("the JSON text is not complete")
-
-
-def json_bounds(data: Text, depth: int = DEPTH, values: int = VALUES) -> None:
-    """Check that a JSON text is complete and within both bounds, without building a tree.
-
-    Raises JsonRefused, and JsonTooComplex past a bound.
-    """
-    scan = Scan(depth, values)
-    for start in range(0, len(data), _SLICE):
-        scan.feed(data[start : start + _SLICE])
-    scan.finish()
 
 
 def name_pattern(name: str, *, any_case: bool = False) -> re.Pattern[bytes]:
@@ -123,32 +141,61 @@ def _spellings(letters: list[str]) -> bytes:
     return "(?:{})".format("|".join([*map(re.escape, letters), *escaped])).encode()
 
 
-def members(data: Text, name: re.Pattern[bytes], depth: int, *, step: int = _SLICE) -> Iterator[int]:
-    """Where the values of members called `name` begin, in objects at `depth` (1 is the outermost).
+class Members:
+    """Finds members called `name` in objects at `depth` (1 is the outermost) of one JSON text, slice by slice.
 
-    The whole text is checked on the way as `json_bounds` does it, `step` bytes at a time. Raises
-    JsonTooComplex for more than 20,000 members of that name.
+    The whole text is checked on the way, without building a tree: that it is complete, and within the bounds.
     """
-    scan = Scan()
-    scanned = seen = 0
-    for start in range(0, len(data), step):
-        end = start + step
-        for match in name.finditer(data, start, end + _LONGEST_NAME):
+
+    def __init__(self, data: Text, name: re.Pattern[bytes], depth: int, *, step: int = SLICE) -> None:
+        self._data = data
+        self._name = name
+        self._depth = depth
+        self._step = step
+        # A value and its comma take two bytes: a text as short as this cannot hold too many.
+        self._scan = Scan(values=VALUES if len(data) > 2 * VALUES else None)
+        self._scanned = 0
+        self._seen = 0
+
+    def slices(self) -> Iterator[list[int]]:
+        """Where the values of such members begin, a slice at a time.
+
+        Raises JsonRefused; JsonTooComplex past a bound, and for more than 20,000 members of that name.
+        """
+        for start in range(0, len(self._data), self._step):
+            end = min(start + self._step, len(self._data))
+            before = copy(self._scan)
+            self._scan_to(end)
+            if self._scan.lowest > self._depth:
+                yield []  # all of this slice lies deeper: most slices of a long request do
+                continue
+            self._scan, self._scanned = before, start
+            yield list(self._search(start, end))
+        self._scan.finish()
+
+    def _search(self, start: int, end: int) -> Iterator[int]:
+        for match in self._name.finditer(self._data, start, end + _LONGEST_NAME):
             if match.start() >= end:
                 break  # the next slice finds it
-            colon = _COLON.match(data, match.end())
+            colon = _COLON.match(self._data, match.end())
             if not colon:
                 continue
-            seen += 1
-            if seen > NAMESAKES:
+            self._seen += 1
+            if self._seen > NAMESAKES:
                 raise JsonTooComplex(f"more than {NAMESAKES:,} members of one name")
-            scan.feed(data[scanned : match.start()])
-            scanned = match.start()
-            if scan.depth == depth and not scan.in_string:
+            self._scan_to(match.start())
+            if self._scan.depth == self._depth and not self._scan.in_string:
                 yield colon.end()
-        scan.feed(data[scanned:end])
-        scanned = max(scanned, min(end, len(data)))
-    scan.finish()
+        self._scan_to(end)
+
+    def _scan_to(self, end: int) -> None:
+        self._scan.feed(self._data[self._scanned : end])
+        self._scanned = end
+
+
+def members(data: Text, name: re.Pattern[bytes], depth: int) -> Iterator[int]:
+    """Where the values of members called `name` begin, in objects at `depth`; see Members."""
+    return chain.from_iterable(Members(data, name, depth).slices())
 
 
 def string_at(data: Text, start: int) -> str | None:

@@ -12,7 +12,7 @@ from driver.door.frames import FRAME_BYTES, FrameReader, check_answer
 from driver.door.headers import to_program
 from driver.door.jsonscan import JsonRefused
 from driver.door.permits import ParsingPermit, Retained
-from driver.door.steps import INLINE_BYTES, in_step
+from driver.door.steps import in_step
 from driver.door.upstream import Answer
 from driver.door.wires import Reading
 from driver.errors import DoorRefusal
@@ -20,7 +20,7 @@ from driver.http1 import Exchange
 from driver.http1.server_connection import RECEIVED_BYTES
 
 _EVENT_STREAM: Final = "text/event-stream"
-_SLICE: Final = RECEIVED_BYTES
+_LARGE_BYTES: Final = 256 * 1024
 
 PASSING_BYTES: Final = 4 * RECEIVED_BYTES
 """What passing an answer on takes, but for its incomplete frame: bytes read ahead, being cut, and being sent."""
@@ -81,7 +81,7 @@ class Passing:
                 if reading.glance(frame):
                     await self._decode(reading, frame)
             whole = b"".join(frames)
-            if len(whole) > INLINE_BYTES:
+            if len(whole) > _LARGE_BYTES:
                 await checkpoint()  # the next such step is for another turn of the event loop
         if reading.content and self._call.first_content is None:
             self._call.first_content = self._clock.now()
@@ -119,10 +119,8 @@ class Passing:
                 return  # the program has it all and will judge it; its tokens count as unmeasured
 
     async def _send(self, data: bytes) -> None:
-        """Send in slices: a frame that waits for the program to read must not lie in memory twice."""
         await self._start()
-        for start in range(0, len(data), _SLICE):
-            await self._exchange.send(data[start : start + _SLICE])
+        await self._exchange.send(data)
 
     async def _start(self) -> None:
         if self._exchange.started:

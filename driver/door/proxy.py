@@ -8,11 +8,12 @@ from functools import partial
 from typing import Final
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from driver.clock import Clock
 from driver.door import requests
 from driver.door.call import Call
-from driver.door.codings import REQUEST_BYTES, coding_of, decoding_bytes, too_large
+from driver.door.codings import IDENTITY, REQUEST_BYTES, coding_of, decoded, decoding_bytes, too_large
 from driver.door.headers import to_gateway
 from driver.door.passing import PASSING_BYTES, Passing
 from driver.door.permits import RETRY_AFTER, Budgets, PermitStatistics, Retained
@@ -165,7 +166,9 @@ class Proxy:
             held = retained.held
             retained.resize(held + decoding_bytes(coding))
             try:
-                await in_step(len(body), lambda: requests.check(body, coding, self._model))
+                data = body if coding == IDENTITY else await in_step(len(body), lambda: decoded(body, coding))
+                for _ in requests.checks(data, self._model):
+                    await checkpoint()  # the next such step is for another turn of the event loop
             finally:
                 retained.resize(held)
 
@@ -220,16 +223,23 @@ async def _cancel_when_gone(exchange: Exchange, scope: anyio.CancelScope) -> Non
 
 async def _read_body(exchange: Exchange, retained: Retained) -> bytearray:
     """The request body; each part is reserved before it is taken."""
-    is_sized = exchange.request.header("content-length") is not None
-    retained.resize(_announced(exchange.request))
+    try:
+        if exchange.request.header("content-length") is not None:
+            retained.resize(_announced(exchange.request))
+            body = bytearray(retained.held)
+            await exchange.receive_into(body)
+            return body
+        return await _read_chunks(exchange, retained)
+    except BodyStalled as error:
+        raise DoorRefusal(408, "request_stalled", str(error), retry_after=RETRY_AFTER) from error
+
+
+async def _read_chunks(exchange: Exchange, retained: Retained) -> bytearray:
     body = bytearray()
     while True:
-        if not is_sized and len(body) + _BODY_STEP > retained.held:
+        if len(body) + _BODY_STEP > retained.held:
             retained.resize(len(body) + 2 * _BODY_STEP)
-        try:
-            chunk = await exchange.receive()
-        except BodyStalled as error:
-            raise DoorRefusal(408, "request_stalled", str(error), retry_after=RETRY_AFTER) from error
+        chunk = await exchange.receive()
         if not chunk:
             retained.resize(len(body))
             return body

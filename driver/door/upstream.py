@@ -17,7 +17,7 @@ from driver.door.headers import Header
 from driver.door.wires import OBSERVATIONS
 from driver.errors import DoorRefusal
 from driver.http1 import client
-from driver.http1.bodies import ServerBroke
+from driver.http1.server_connection import ServerBroke
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class Answer:
         wait = self._gap
         if self._first_byte_by is not None:
             wait = max(wait, self._first_byte_by - anyio.current_time())
-        with _translated(), anyio.fail_after(wait):
-            data = await self._response.receive()
+        with _translated():
+            data = await self._response.receive(wait)
         self._first_byte_by = None
         return data
 

@@ -4,9 +4,8 @@ Unlike a server framework it lets its user see when the client has gone, take th
 break an answer off so that the client sees it broken. Framing rules: RFC 9112.
 """
 
-from driver.http1.connection import BodyStalled, Headers, Patience
+from driver.http1.connection import BodyStalled, ClientGone, Headers, Patience
 from driver.http1.request import Request
 from driver.http1.server import Exchange, Handler, serve
-from driver.http1.stream import ClientGone
 
 __all__ = ["BodyStalled", "ClientGone", "Exchange", "Handler", "Headers", "Patience", "Request", "serve"]

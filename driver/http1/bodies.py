@@ -1,4 +1,4 @@
-"""Cuts the body of an answer out of what a connection brings: no I/O, no state of HTTP beyond the body's end.
+"""Cuts the body of a message out of what a connection brings: no I/O, no state of HTTP beyond the body's end.
 
 The three ways to tell where it ends: RFC 9112, section 6.3. h11 knows them too; it makes an event of each chunk, and
 a model's answer is thousands of chunks of a few bytes.
@@ -15,8 +15,8 @@ _TRAILER_BYTES: Final = 64 * 1024
 _SIZE_LINE: Final = re.compile(rb"\r\n([0-9A-Fa-f]{1,15})[ \t]*+(?:;[^\r\n]*+)?\r\n")
 
 
-class ServerBroke(DriverError):
-    """The server broke the exchange off, or broke the rules of HTTP."""
+class BodyBroke(DriverError):
+    """The body broke off, or breaks the rules of HTTP."""
 
 
 class Body(Protocol):
@@ -26,11 +26,11 @@ class Body(Protocol):
     rest: bytes
 
     def feed(self, data: bytes) -> bytes:
-        """What `data` holds of the body. Raises ServerBroke where the body is broken and nothing of it is left."""
+        """What `data` holds of the body. Raises BodyBroke where the body is broken and nothing of it is left."""
         ...
 
     def end(self) -> None:
-        """The connection ended. Raises ServerBroke where the body is not whole."""
+        """The connection ended. Raises BodyBroke where the body is not whole."""
         ...
 
 
@@ -51,7 +51,7 @@ class SizedBody:
 
     def end(self) -> None:
         if self._left:
-            raise ServerBroke(f"{self._left:,} bytes of the body are missing")
+            raise BodyBroke(f"{self._left:,} bytes of the body are missing")
 
 
 class BodyUntilClose:
@@ -99,7 +99,7 @@ class ChunkedBody:
         self._line = text[at:]
         self._fault = self._fault or self._trailer() if self._last else self._wrong_line()
         if self._fault and not parts:
-            raise ServerBroke(self._fault)
+            raise BodyBroke(self._fault)
         return b"".join(parts)
 
     def _wrong_line(self) -> str:
@@ -119,4 +119,4 @@ class ChunkedBody:
 
     def end(self) -> None:
         if not self.ended:
-            raise ServerBroke("the body ended within its chunks")
+            raise BodyBroke("the body ended within its chunks")

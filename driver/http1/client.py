@@ -15,6 +15,7 @@ import h11
 
 from driver.errors import DriverError
 from driver.http1.server_connection import ServerConnection
+from driver.http1.stream import TlsStream, connect
 
 _IDLE_CONNECTIONS: Final = 64
 
@@ -56,9 +57,12 @@ class Response:
         """The first value of a header, or an empty string. `name` is lower case."""
         return next((value for key, value in self.headers if key == name), "")
 
-    async def receive(self) -> bytes:
-        """The next bytes of the body, or `b""` at its clean end. Raises ServerBroke; waits without a bound."""
-        return await self._connection.receive()
+    async def receive(self, seconds: float | None = None) -> bytes:
+        """The next bytes of the body, or `b""` at its clean end; each wait is at most `seconds`.
+
+        Raises ServerBroke and TimeoutError.
+        """
+        return await self._connection.receive(seconds)
 
 
 class Client:
@@ -123,11 +127,10 @@ class Client:
         try:
             with anyio.fail_after(seconds):
                 if self._tls is None:
-                    return ServerConnection(await anyio.connect_tcp(self._host, self._port))
-                return ServerConnection(
-                    await anyio.connect_tcp(
-                        self._host, self._port, ssl_context=self._tls, tls_standard_compatible=False
-                    )
+                    return ServerConnection(await connect(self._host, self._port))
+                secured = await anyio.connect_tcp(
+                    self._host, self._port, ssl_context=self._tls, tls_standard_compatible=False
                 )
+                return ServerConnection(TlsStream(secured))
         except (OSError, anyio.BrokenResourceError, anyio.EndOfStream) as error:
             raise ServerUnreachable(f"{self._authority} cannot be reached ({error!r})") from error

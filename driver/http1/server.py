@@ -6,15 +6,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
 import anyio
-import h11
 from anyio.abc import Listener, SocketAttribute, SocketStream
 from anyio.lowlevel import checkpoint
 from anyio.streams.stapled import MultiListener
 
-from driver.http1.connection import Connection, Headers, Patience
+from driver.http1.connection import ClientGone, Connection, Headers, Patience
 from driver.http1.departures import Departures
 from driver.http1.request import Request
-from driver.http1.stream import ClientGone, ClientStream
+from driver.http1.stream import PlainStream
 
 _MOST_CONNECTIONS: Final = 512
 _PAUSE_SECONDS: Final = 0.1
@@ -41,6 +40,10 @@ class Exchange:
         Sends `100 Continue` first where the client waits for it. Raises ClientGone when the body breaks off.
         """
         return await self._connection.receive_body()
+
+    async def receive_into(self, buffer: bytearray) -> None:
+        """Fill `buffer`, as long as the request's content-length, with the whole body; as `receive` otherwise."""
+        await self._connection.receive_into(buffer)
 
     async def body(self) -> AsyncIterator[bytes]:
         """The request body as it arrives; see `receive`."""
@@ -75,11 +78,11 @@ class Exchange:
         The answer to a HEAD request has no body, so nothing is sent then (RFC 9110, section 9.3.2).
         """
         if data and self.request.method != "HEAD":
-            await self._connection.send(h11.Data(data=data))
+            await self._connection.send_data(data)
 
     async def finish(self) -> None:
         """The end of the body."""
-        await self._connection.send(h11.EndOfMessage())
+        await self._connection.send_end()
 
     async def abort(self, *, reset: bool = False) -> None:
         """Break the answer off so that the client cannot take it for complete.
@@ -120,7 +123,7 @@ async def serve(
     places = anyio.Semaphore(max_connections)
     departures = Departures()
 
-    async def connection(stream: ClientStream) -> None:
+    async def connection(stream: PlainStream) -> None:
         try:
             await _serve_connection(Connection(stream, departures, patience or Patience()), handler)
         finally:
@@ -140,7 +143,7 @@ async def serve(
         departures.close()
 
 
-async def _accept(listener: socket.socket) -> ClientStream:
+async def _accept(listener: socket.socket) -> PlainStream:
     while True:
         await checkpoint()
         try:
@@ -154,7 +157,7 @@ async def _accept(listener: socket.socket) -> ClientStream:
         else:
             raw.setblocking(False)
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return ClientStream(raw)
+            return PlainStream(raw)
 
 
 async def _serve_connection(connection: Connection, handler: Handler) -> None:

@@ -5,9 +5,10 @@ from typing import Final
 
 import anyio
 import h11
-from anyio.abc import ByteStream, SocketAttribute
 
-from driver.http1.bodies import Body, BodyUntilClose, ChunkedBody, ServerBroke, SizedBody
+from driver.errors import DriverError
+from driver.http1.bodies import Body, BodyBroke, BodyUntilClose, ChunkedBody, SizedBody
+from driver.http1.stream import Stream, StreamBroke
 
 _KIB = 1024
 RECEIVED_BYTES: Final = 128 * _KIB
@@ -18,10 +19,14 @@ _HEAD_BYTES: Final = 64 * _KIB
 _IDLE_SECONDS: Final = 3.0
 
 
+class ServerBroke(DriverError):
+    """The server broke the exchange off, or broke the rules of HTTP."""
+
+
 class ServerConnection:
     """Carries one call after the other."""
 
-    def __init__(self, stream: ByteStream) -> None:
+    def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._heads = h11.Connection(h11.CLIENT)
         self._method = b""
@@ -39,17 +44,13 @@ class ServerConnection:
         self._method = head.method
         self._heads = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_BYTES)
         try:
-            await self._send(self._heads.send(head) or b"", seconds)
+            await self._stream.send(self._heads.send(head) or b"", seconds=seconds)
             with memoryview(body) as view:
                 for start in range(0, len(body), _SLICE):
-                    await self._send(bytes(view[start : start + _SLICE]), seconds)
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError, ConnectionError):
+                    await self._stream.send(view[start : start + _SLICE], seconds=seconds)
+        except StreamBroke:
             return
         self._is_kept = True
-
-    async def _send(self, data: bytes, seconds: float) -> None:
-        with anyio.fail_after(seconds):
-            await self._stream.send(data)
 
     async def response(self) -> h11.Response:
         """The head of the answer. Raises ServerBroke; waits without a bound."""
@@ -67,23 +68,27 @@ class ServerConnection:
         self._is_kept = is_sent and _stays_open(event)
         return event
 
-    async def receive(self) -> bytes:
-        """What is there of the body, or `b""` at its end. Raises ServerBroke; waits without a bound."""
-        piece = self._body.feed(self._came_with_head)
-        self._came_with_head = b""
-        while not piece and not self._body.ended:
-            if data := await self._read():
-                piece = self._body.feed(data)
-            else:
-                self._body.end()
+    async def receive(self, seconds: float | None = None) -> bytes:
+        """What is there of the body, or `b""` at its end; each wait is at most `seconds`.
+
+        Raises ServerBroke and TimeoutError.
+        """
+        try:
+            piece = self._body.feed(self._came_with_head)
+            self._came_with_head = b""
+            while not piece and not self._body.ended:
+                if data := await self._read(seconds):
+                    piece = self._body.feed(data)
+                else:
+                    self._body.end()
+        except BodyBroke as error:
+            raise ServerBroke(str(error)) from error
         return piece
 
-    async def _read(self) -> bytes:
+    async def _read(self, seconds: float | None = None) -> bytes:
         try:
-            return await self._stream.receive(RECEIVED_BYTES)
-        except anyio.EndOfStream:
-            return b""
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as error:
+            return await self._stream.receive(RECEIVED_BYTES, seconds)
+        except StreamBroke as error:
             raise ServerBroke("the connection broke") from error
 
     def rest(self) -> bool:
@@ -93,17 +98,17 @@ class ServerConnection:
 
     def is_fresh(self) -> bool:
         """Whether it has not rested for long, and the server has neither closed it nor said anything since."""
-        raw = self._stream.extra(SocketAttribute.raw_socket)
-        if anyio.current_time() - self._rests_since > _IDLE_SECONDS or raw.fileno() < 0:
+        descriptor = self._stream.fileno()
+        if anyio.current_time() - self._rests_since > _IDLE_SECONDS or descriptor < 0:
             return False
         poll = select.poll()
-        poll.register(raw, select.POLLIN)
+        poll.register(descriptor, select.POLLIN)
         return not poll.poll(0)
 
     async def close(self) -> None:
         """Close at once, whatever is going on."""
         with anyio.CancelScope(shield=True):
-            await anyio.aclose_forcefully(self._stream)
+            await self._stream.aclose()
 
 
 def _body_of(method: bytes, response: h11.Response) -> Body:

@@ -2,13 +2,19 @@
 
 import gzip
 import json
+import socket
+import tracemalloc
 from collections.abc import Callable
+from contextlib import ExitStack
+from urllib.parse import urlsplit
 
 import anyio
 import httpx
 import pytest
+from anyio.lowlevel import checkpoint
 
 from driver.clock import BootClock
+from driver.door.passing import PASSING_BYTES
 from driver.door.permits import Budgets, ParsingPermit, TransportPermits
 from driver.door.server import open_door
 from driver.door.upstream import Upstream
@@ -258,6 +264,41 @@ async def test_slow_program_stops_the_provider() -> None:
         assert sent == 900 * len(frame)
 
 
+async def test_32_programs_that_do_not_read_stop_32_answers() -> None:
+    """Each stopped answer takes a few pieces of memory, however much the provider would send."""
+    frame = b"data: " + b"x" * 65_000 + b"\n\n"
+    sent = 0
+
+    async def pouring(exchange: Exchange) -> None:
+        nonlocal sent
+        await exchange.start(200, [("content-type", "text/event-stream")])
+        while True:
+            await exchange.send(frame)
+            sent += len(frame)
+
+    async with scene(pouring) as here:
+        address = ("127.0.0.1", urlsplit(here.door.url).port)
+        body = json.dumps({"model": MODEL}).encode()
+        head = f"POST /v1/responses HTTP/1.1\r\nHost: d\r\nX-Api-Key: {here.door.key}\r\n"
+        request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+        with ExitStack() as programs:
+            tracemalloc.start()
+            programs.callback(tracemalloc.stop)
+            for _ in range(32):
+                program = programs.enter_context(socket.create_connection(address))
+                program.sendall(request)
+            await here.lines.wait_for("model.call.accepted", 32)
+            before = -1
+            while sent != before or not sent:
+                before = sent
+                for _ in range(5):
+                    await anyio.wait_all_tasks_blocked()
+            assert here.budgets.transports.statistics().active == 32
+            assert here.budgets.storage.statistics().reserved <= 32 * (PASSING_BYTES + len(frame))
+            assert tracemalloc.get_traced_memory()[1] < 32 * (PASSING_BYTES + len(frame))
+        await here.lines.wait_for("model.call.released", 32)
+
+
 async def test_parallel_calls_up_to_the_limit() -> None:
     """As many calls as there are permits are with the provider at once, and never more."""
     gate = anyio.Event()
@@ -267,6 +308,9 @@ async def test_parallel_calls_up_to_the_limit() -> None:
             tasks.start_soon(here.post)
         await here.lines.wait_for("model.call.waiting", 2)
         assert (budgets.transports.statistics().active, budgets.transports.statistics().waiting) == (3, 2)
+        with anyio.fail_after(10):
+            while here.provider.open < 3:
+                await checkpoint()
         gate.set()
         await here.lines.wait_for("model.call.released", 5)
         assert here.provider.most_open == 3

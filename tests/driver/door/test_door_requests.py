@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
+from driver.door import requests
 from driver.door.permits import Budgets, Storage, TransportPermits
 from driver.http1 import Exchange, Patience
 from tests.driver.door.support import MODEL, Scene, reply, scene
@@ -38,6 +39,12 @@ def request_of(size: int, *, random: bool = False) -> bytes:
 async def told(here: Scene, body: bytes, *headers: tuple[str, str]) -> tuple[int, str | None]:
     answer = await here.client.post("/v1/responses", content=body, headers=list(headers))
     return answer.status_code, answer.json().get("code")
+
+
+@pytest.mark.parametrize(("size", "steps"), [(65_536, 1), (65_537, 2), (LIMIT, 256)])
+def test_a_request_is_checked_in_short_steps(size: int, steps: int) -> None:
+    """The event loop gets its turn after every 64 KiB, however long the request is."""
+    assert len(list(requests.checks(request_of(size), MODEL))) == steps
 
 
 @pytest.mark.parametrize("random", [False, True])

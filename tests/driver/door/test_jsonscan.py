@@ -1,6 +1,7 @@
 """Reading JSON without a tree: against the parser of the standard library."""
 
 import json
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -8,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from driver.door.jsonscan import (
+    DEPTH,
+    VALUES,
     JsonRefused,
     JsonTooComplex,
+    Members,
     Scan,
-    json_bounds,
     members,
     name_pattern,
     object_at,
@@ -36,8 +39,13 @@ def depth(value: Any) -> int:
     return 0 if inner is None else 1 + max((depth(item) for item in inner), default=0)
 
 
-def scanned(text: bytes, step: int, **limits: int) -> Scan:
-    scan = Scan(**limits)
+def json_bounds(text: bytes) -> None:
+    for starts in Members(text, name_pattern("x"), 1).slices():
+        assert starts == []
+
+
+def scanned(text: bytes, step: int, depth: int = DEPTH, values: int | None = VALUES) -> Scan:
+    scan = Scan(depth, values)
     for start in range(0, len(text), step):
         scan.feed(text[start : start + step])
     scan.finish()
@@ -51,6 +59,10 @@ def test_count_and_depth_are_exact(value: Any, step: int, indent: int | None, as
     has = {"depth": depth(value), "values": count(value)}
     assert scanned(text, step).values == has["values"]
     scanned(text, step, **has)
+    scanned(text, step, depth=has["depth"], values=None)
+    if has["depth"]:
+        with pytest.raises(JsonTooComplex):
+            scanned(text, step, depth=has["depth"] - 1, values=None)
     for bound in has:
         if has[bound]:
             with pytest.raises(JsonTooComplex):
@@ -104,7 +116,7 @@ def paths(value: Any, name: str, wanted: int, at: int = 0) -> list[Any]:
 def test_members_are_found_where_they_are(value: Any, wanted: int, indent: int | None, step: int) -> None:
     """Exactly the members of that name at that depth are found, whatever strings look like them."""
     text = json.dumps(value, indent=indent).encode()
-    starts = list(members(text, name_pattern("key"), wanted, step=step))
+    starts = list(chain.from_iterable(Members(text, name_pattern("key"), wanted, step=step).slices()))
     decoder = json.JSONDecoder()
     assert [decoder.raw_decode(text.decode(), start)[0] for start in starts] == paths(value, "key", wanted)
 
@@ -137,8 +149,8 @@ def test_single_values(text: bytes, string: str | None, object_: dict[str, Any] 
 
 @pytest.mark.parametrize(("namesakes", "fits"), [(20_000, True), (20_001, False)])
 def test_namesakes_are_bounded(namesakes: int, fits: bool) -> None:
-    """A text cannot make the search expensive with members of the same name deeper down."""
-    text = b'{"model":"m","input":[' + b'{"model":1},' * (namesakes - 2) + b'{"model":1}]}'
+    """A text cannot make the search expensive with members of the same name one level down."""
+    text = b'{"model":"m"' + b',"a":{"model":1}' * (namesakes - 1) + b"}"
     if fits:
         assert [string_at(text, start) for start in members(text, name_pattern("model"), 1)] == ["m"]
     else:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driver.http1.bodies import Body, BodyUntilClose, ChunkedBody, ServerBroke, SizedBody
+from driver.http1.bodies import Body, BodyBroke, BodyUntilClose, ChunkedBody, SizedBody
 
 chunks = st.lists(st.binary(min_size=1, max_size=40), max_size=8)
 extensions = st.sampled_from([b"", b";a", b' ;a="b"', b"\t"])
@@ -72,7 +72,7 @@ def test_what_h11_refuses_is_refused(words: list[bytes]) -> None:
     try:
         payload = body.feed(data)
         body.end()
-    except ServerBroke:
+    except BodyBroke:
         return
     assert read_by_h11(data) == payload
 
@@ -82,14 +82,14 @@ def test_fault_behind_good_chunks_comes_after_them(tail: bytes) -> None:
     """What is good is given first; the fault behind it is raised by the next look."""
     body = ChunkedBody()
     assert body.feed(b"2\r\nok\r\n" + tail).startswith(b"ok")
-    with pytest.raises(ServerBroke):
+    with pytest.raises(BodyBroke):
         body.feed(b"")
 
 
 @pytest.mark.parametrize("endless", [b"1;" + b"x" * 20_000, b"0\r\n" + b"X-A: 1\r\n" * 10_000])
 def test_lines_are_bounded(endless: bytes) -> None:
     """A size line or a trailer without an end is refused."""
-    with pytest.raises(ServerBroke):
+    with pytest.raises(BodyBroke):
         ChunkedBody().feed(endless)
 
 
@@ -102,7 +102,7 @@ def test_sized_body(content: bytes, behind: bytes, cuts: list[int]) -> None:
     short = SizedBody(len(content) + 1)
     short.feed(content)
     assert not short.ended
-    with pytest.raises(ServerBroke):
+    with pytest.raises(BodyBroke):
         short.end()
 
 
@@ -120,5 +120,5 @@ def test_chunks_that_break_off(cut: bytes) -> None:
     """A body of chunks that lacks its end is broken."""
     body = ChunkedBody()
     body.feed(cut)
-    with pytest.raises(ServerBroke):
+    with pytest.raises(BodyBroke):
         body.end()

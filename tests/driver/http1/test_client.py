@@ -11,8 +11,8 @@ import trustme
 from anyio.abc import ByteStream, SocketAttribute, SocketStream
 from anyio.streams.tls import TLSListener
 
-from driver.http1.bodies import ServerBroke
 from driver.http1.client import Call, CallTimeouts, Client, Response, ServerUnreachable
+from driver.http1.server_connection import ServerBroke
 
 pytestmark = pytest.mark.anyio
 
