@@ -5,12 +5,10 @@ What it ends with is in `driver.exits.ProgramExit`.
 """
 
 import argparse
-import math
-import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +16,7 @@ from driver.exits import ProgramExit, meaning
 
 if TYPE_CHECKING:
     from kinds.programs.envelope import TaskEnvelope
-    from kinds.programs.measurement import Order
+    from kinds.programs.surroundings import Surroundings
 
 _WATCHDOG_MARGIN: Final = 15.0
 
@@ -31,13 +29,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     from kinds.programs.envelope import EnvelopeError, load
     from kinds.programs.errors import InputsUnusable
     from kinds.programs.progress import say
+    from kinds.programs.surroundings import surroundings
 
     options = _options(argv)
-    workspace = Path.cwd()
     try:
-        envelope = load(workspace, options.task)
-        order = _order(workspace, envelope, options.wire, os.environ, started)
-        exit = _measure(order, options.session_heap, options.session_size)
+        envelope = load(Path.cwd(), options.task)
+        around = surroundings(options.wire, started)
+        exit = _measure(around, envelope, options.session_heap, options.session_size)
     except EnvelopeError as error:
         say(f"the task envelope is not valid: {error}")
         exit = ProgramExit.BAD_ENVELOPE
@@ -48,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return exit
 
 
-def _measure(order: "Order", heap_bytes: int, share_bytes: int) -> int:
+def _measure(around: "Surroundings", envelope: "TaskEnvelope", heap_bytes: int, share_bytes: int) -> int:
     import anyio
 
     from kinds.programs.errors import InputsUnusable
@@ -61,37 +59,10 @@ def _measure(order: "Order", heap_bytes: int, share_bytes: int) -> int:
         heap = SessionHeap(heap_bytes, share_bytes)
     except ValueError as error:
         raise InputsUnusable(str(error)) from error
-    measurement = Measurement(order, heap, Waits(wall=time.time))
-    seconds = order.work_seconds + _WATCHDOG_MARGIN
+    measurement = Measurement(around, envelope, heap, Waits(wall=time.time))
+    seconds = around.work_seconds + _WATCHDOG_MARGIN
     with Watchdog(seconds, ProgramExit.WATCHDOG, lambda: measurement.report.write(ProgramExit.WATCHDOG)):
         return anyio.run(measurement.run)
-
-
-def _order(
-    workspace: Path, envelope: "TaskEnvelope", wire: str, environment: Mapping[str, str], started: float
-) -> "Order":
-    from kinds.programs.errors import InputsUnusable
-    from kinds.programs.exchange import Door
-    from kinds.programs.measurement import Order
-
-    model = environment.get("DRIVER_MODEL", "")
-    if not model:
-        raise InputsUnusable("DRIVER_MODEL must be set")
-    door = Door.at(environment.get("DRIVER_DOOR_URL", ""), environment.get("DRIVER_DOOR_KEY", ""))
-    seconds = _seconds(environment.get("DRIVER_WORK_SECONDS", ""))
-    return Order(workspace, envelope, door, wire, model, seconds, started)
-
-
-def _seconds(value: str) -> float:
-    from kinds.programs.errors import InputsUnusable
-
-    try:
-        seconds = float(value)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise InputsUnusable("DRIVER_WORK_SECONDS must be a number of seconds above 0")
-    return seconds
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -1,10 +1,7 @@
 """A whole measurement: practices into sessions, sessions through the heap, observations to admission."""
 
-import signal
 import sys
 import traceback
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import anyio
@@ -15,7 +12,6 @@ from kinds.programs import admission, brief, observations, practices, progress
 from kinds.programs.confine import Confined
 from kinds.programs.envelope import TaskEnvelope
 from kinds.programs.errors import CallRefused, CallUnanswered, ContextFull, DoorClosed, InputsUnusable
-from kinds.programs.exchange import Door
 from kinds.programs.heap import Room, SessionHeap
 from kinds.programs.model import ModelClient, Waits
 from kinds.programs.observations import Book
@@ -23,6 +19,8 @@ from kinds.programs.practices import Plan
 from kinds.programs.results import Report
 from kinds.programs.session import Desk, Session
 from kinds.programs.session_log import SessionLog
+from kinds.programs.stoppable import stoppable
+from kinds.programs.surroundings import Surroundings
 from kinds.programs.tools import TOOLS, Toolkit
 from kinds.programs.wires import wire_named
 
@@ -35,63 +33,27 @@ _RESERVE_SECONDS: Final = 30.0
 _FILES_SHARE: Final = 0.2
 
 
-@dataclass(frozen=True)
-class Order:
-    """What the program was started with. `started` is when, on the clock of anyio.current_time()."""
-
-    workspace: Path
-    envelope: TaskEnvelope
-    door: Door
-    wire: str
-    model: str
-    work_seconds: float
-    started: float
-
-
 class Measurement:
     """One measurement. `run` gives the program's exit; the report is written whatever it is."""
 
-    def __init__(self, order: Order, heap: SessionHeap, waits: Waits) -> None:
-        self._order = order
+    def __init__(self, around: Surroundings, envelope: TaskEnvelope, heap: SessionHeap, waits: Waits) -> None:
+        self._around = around
+        self._envelope = envelope
         self._heap = heap
         self._waits = waits
-        self._workspace = Confined(order.workspace)
+        self._workspace = Confined(around.workspace)
         self._unanswered = 0
         self._no_more: str | None = None
-        self.report = Report(order.workspace / "out", heap.statistics)
+        self.report = Report(around.workspace / "out", heap.statistics)
 
     async def run(self) -> int:
         """Measure until done, the work deadline, or SIGTERM. Writes the report, and returns the exit."""
-        exit: int = ProgramExit.UNHANDLED
-        with anyio.open_signal_receiver(signal.SIGTERM) as signals:
-            # Blocked since the program's first line, so that one that came early is not lost.
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-            try:
-                exit = ProgramExit.TERMINATED
-                async with anyio.create_task_group() as tasks:
+        return await stoppable(self._guarded, self._write)
 
-                    async def stop() -> None:
-                        async for _ in signals:
-                            progress.say("asked to stop; writing what was measured")
-                            tasks.cancel_scope.cancel()
-
-                    tasks.start_soon(stop)
-                    exit = await self._guarded()
-                    tasks.cancel_scope.cancel()
-            finally:
-                reason = "the program was asked to stop" if exit == ProgramExit.TERMINATED else "the program failed"
-                self.report.book.close(self.report.book.practices, reason)
-                exit = self._written(exit)
-        return exit
-
-    def _written(self, exit: int) -> int:
-        """The exit after the report was written: without its files there is no complete output."""
-        try:
-            self.report.write(exit)
-        except OSError as error:
-            progress.say(f"the result cannot be written: {error}")
-            return exit or ProgramExit.NO_OUTPUT
-        return exit
+    def _write(self, exit: int) -> None:
+        reason = "the program was asked to stop" if exit == ProgramExit.TERMINATED else "the program failed"
+        self.report.book.close(self.report.book.practices, reason)
+        self.report.write(exit)
 
     def _save(self) -> None:
         """Write what was measured so far. What cannot be written now may be written at the end."""
@@ -113,15 +75,15 @@ class Measurement:
             return ProgramExit.UNHANDLED
 
     async def _measure(self) -> int:
-        deadline = self._order.started + self._order.work_seconds
-        known = await anyio.to_thread.run_sync(practices.load, self._workspace, self._order.envelope.practice_index)
+        deadline = self._around.started + self._around.work_seconds
+        known = await anyio.to_thread.run_sync(practices.load, self._workspace, self._envelope.practice_index)
         book = self.report.book = Book(tuple(practice.slug for practice in known))
         book.close(tuple(p.slug for p in known if p.criteria is None), "its criteria are not in the workspace")
         self.report.write()
-        shared = await anyio.to_thread.run_sync(brief.gather, self._workspace, self._order.envelope)
+        shared = await anyio.to_thread.run_sync(brief.gather, self._workspace, self._envelope)
         plans = practices.plan([practice for practice in known if practice.criteria is not None])
-        progress.say(f"measuring {len(known)} practices in {len(plans)} sessions with {self._order.model}")
-        reserve = min(_RESERVE_SECONDS, self._order.work_seconds * _RESERVE_SHARE)
+        progress.say(f"measuring {len(known)} practices in {len(plans)} sessions with {self._around.model}")
+        reserve = min(_RESERVE_SECONDS, self._around.work_seconds * _RESERVE_SHARE)
         with anyio.CancelScope(deadline=deadline - reserve) as work:
             await self._sessions(plans, shared)
         if work.cancelled_caught:
@@ -135,9 +97,9 @@ class Measurement:
 
     async def _sessions(self, plans: list[Plan], shared: brief.Shared) -> None:
         client = ModelClient(
-            self._order.door,
-            wire_named(self._order.wire),
-            self._order.model,
+            self._around.door,
+            wire_named(self._around.wire),
+            self._around.model,
             system=brief.system_prompt(),
             tools=(*TOOLS, observations.TOOL),
             waits=self._waits,
@@ -147,7 +109,7 @@ class Measurement:
             client,
             Toolkit.over(self._workspace),
             self.report.book,
-            self._order.envelope.repository_root,
+            self._envelope.repository_root,
             self._save,
         )
         async with anyio.create_task_group() as tasks:
@@ -186,7 +148,7 @@ class Measurement:
         progress.say(f"posting {len(observed)} observations for admission")
         try:
             with anyio.fail_after(max(deadline - anyio.current_time(), 0)):
-                self.report.admission = await admission.admit(self._order.door, observed, self._waits)
+                self.report.admission = await admission.admit(self._around.door, observed, self._waits)
         except (CallUnanswered, TimeoutError) as error:
             self.report.fault = f"admission was not reached: {str(error) or 'the work deadline came'}"
             progress.say(self.report.fault)

@@ -184,7 +184,7 @@ async def test_admission_out_of_reach(workspace: Path) -> None:
 async def test_an_answer_that_is_no_admission(workspace: Path, answer: bytes) -> None:
     """What is not the gateway's answer admits nothing: it is asked again, and then the exit is 75."""
     async with fake_door(report_all, admission=(200, answer)) as door:
-        ended = await measure(workspace, door, DRIVER_WORK_SECONDS="6")
+        ended = await measure(workspace, door, DRIVER_WORK_SECONDS="9")
     assert ended.exit == 75
     assert ended.file("result.json")["admission"] is None
 

@@ -30,7 +30,7 @@ async def test_a_stream_is_closed_twice_without_harm() -> None:
 
 
 async def test_what_never_blocks_still_gives_others_a_turn() -> None:
-    """A peer that is always faster does not keep the loop: somebody else has a turn after every 128 KiB."""
+    """A peer that is always faster does not keep the loop: somebody else has a turn every few hundred KiB."""
     stream, other = pair()
     turns = 0
 
@@ -53,7 +53,7 @@ async def test_what_never_blocks_still_gives_others_a_turn() -> None:
     stream.close()
     reader.join()
     other.close()
-    assert turns >= 32
+    assert turns >= 16
 
 
 async def test_pieces_arrive_in_order() -> None:
