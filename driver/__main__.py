@@ -1,5 +1,6 @@
 """The driver's start. Holds signals and hides the token before anything heavy is imported; see driver.start."""
 
+import gc
 import os
 import sys
 from typing import Final
@@ -27,6 +28,8 @@ def main() -> None:
 
     try:
         take_token_out_of_environment()
+        # To look for garbage among what is being imported would take a tenth of the time; driver.loading ends this.
+        gc.disable()
         from driver.start import run
 
         code = run(os.environ)

@@ -20,6 +20,7 @@ The class docstring is the default message; the raise site adds the facts.
     │   └── PackagingError           `out/` holds something that may not go out          (exit 43)
     ├── ProgramError                 a program could not be started, or would not end
     ├── DoorRefusal                  the door's own answer to a program
+    ├── UnknownKind                  no runner for a run's kind can be used
     └── KindFailed                   a stage of a kind failed; carries the exit
 """
 
@@ -113,6 +114,10 @@ class PackagingError(WorkspaceError):
 
 class ProgramError(DriverError):
     """A program could not be started, or would not end."""
+
+
+class UnknownKind(DriverError):
+    """No runner is installed for this kind."""
 
 
 class DoorRefusal(DriverError):

@@ -4,9 +4,9 @@ import math
 import os
 import random
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from driver.clock import Clock
@@ -14,9 +14,11 @@ from driver.door.permits import Budgets
 from driver.door.server import Door, open_door
 from driver.door.upstream import Upstream
 from driver.errors import ContractError
-from driver.gateway.client import GatewayClient, Pulled, RunCalls
-from driver.gateway.retry import Retries, error_for
-from driver.gateway.transport import USER_AGENT
+from driver.gateway.answer import USER_AGENT
+from driver.gateway.client import GatewayClient, RunCalls
+from driver.gateway.pull import Pulled
+from driver.gateway.retries import Retries
+from driver.gateway.retry import error_for
 from driver.gateway.wire import CONTRACT, Context, Run, Runtime
 from driver.kind import BundledPrograms, Kind
 from driver.layout import Layout
@@ -31,6 +33,7 @@ from driver.settings import Settings
 from driver.stop import Stop
 from driver.work import Section, WorkSections
 from driver.workspace.prepare import RunWorkspace
+from driver.workspace.standing import Standing
 
 CALL_SECONDS: Final = 600.0
 _CLOSING_SECONDS: Final = 300.0
@@ -43,17 +46,18 @@ _WEIGHTS: Final = {Loss.UNISOLATED: 2, Loss.TOKEN_REJECTED: 1}
 
 @dataclass(frozen=True)
 class Rooms:
-    """What all runs of one driver share. `load_kind` is driver.kind.load_kind; it blocks."""
+    """What all runs of one driver share. `load_kind` is the `make` of driver.registry.Kinds."""
 
     settings: Settings
     gateway: GatewayClient
     verify: ssl.SSLContext | bool
     budgets: Budgets
     children: Children
-    load_kind: Callable[[str], Kind]
+    load_kind: Callable[[str], Awaitable[Kind]]
     clock: Clock
     rng: random.Random
     log: Log
+    standing: Standing = field(default_factory=Standing)
 
 
 class Claimed:
@@ -126,6 +130,7 @@ class Held:
             log=self.log,
             clock=rooms.clock,
             rng=rooms.rng,
+            standing=rooms.standing,
         )
         self.programs = ProgramRunner(
             ProgramFacts(

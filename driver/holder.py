@@ -1,15 +1,14 @@
 """One claimed run from the pull to its end: keep the lease, pass the gate, run the kind, tell the end."""
 
 import traceback
-from enum import Enum, auto
 from typing import Final
 
 import anyio
-from anyio import to_thread
 
 from driver.ending import end_for, end_of, is_fault, loss_in
 from driver.errors import ContractError, Unisolated
 from driver.exits import ProgramExit
+from driver.front import After
 from driver.gateway.wire import End
 from driver.held import CALL_SECONDS, Claimed, Held, Rooms
 from driver.isolation import IsolationGate
@@ -24,15 +23,6 @@ _END_SHARE_OF_GRACE: Final = 0.2
 _RECHECK_SECONDS: Final = 1.0
 LEAVING_SECONDS: Final = 60.0
 """How long a cancelled kind may tidy up: emptying the workspace is the longest of it."""
-
-
-class After(Enum):
-    """What the loop does after a run."""
-
-    PULL = auto()
-    FAULT = auto()
-    TAKEN_BACK = auto()
-    UNISOLATED = auto()
 
 
 _AFTER_LOSS: Final = {Loss.TOKEN_REJECTED: After.TAKEN_BACK, Loss.UNISOLATED: After.UNISOLATED}
@@ -160,7 +150,7 @@ class RunHolder:
     async def _open(self) -> tuple[Kind, Held]:
         """All that has to be so before a kind may start."""
         await self._gate.wait_passed()
-        kind = await to_thread.run_sync(self._rooms.load_kind, self._claimed.run.kind)
+        kind = await self._rooms.load_kind(self._claimed.run.kind)
         context = await self._claimed.retries("context", self._claimed.calls.context, within=CALL_SECONDS)
         if context.kind != self._claimed.run.kind:
             raise ContractError(f"context: kind: is {context.kind}, and the claim's is {self._claimed.run.kind}")

@@ -1,25 +1,20 @@
 """What a kind is, and what it is given.
 
 A kind turns one held run into an outcome. By the type of what it is given it can neither renew nor end the
-run: the lease keeper and the loop do that. Kinds are found through the entry-point group `driver.kinds`,
-so another distribution can add one (docs/kinds.md).
+run: the lease keeper and the loop do that. docs/kinds.md tells how to add one.
 """
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from driver.errors import DriverError
 from driver.exits import ProgramExit
 from driver.gateway.wire import Context, Run
 from driver.layout import Layout
 from driver.log import Log
-
-ENTRY_POINT_GROUP = "driver.kinds"
 
 
 class StopReason(Enum):
@@ -100,6 +95,21 @@ class Workspace(Protocol):
         """
         ...
 
+    async def clear(self) -> None:
+        """Empty the workspace and make `work/`, `out/` and `.sessions/`, for a run that has no archive.
+
+        Raises WorkspaceError, and leaves the workspace empty then.
+        """
+        ...
+
+    async def reuse_or_prepare(self) -> bool:
+        """Keep the inputs that the run before has left, if they are this run's; prepare() otherwise.
+
+        True when they were kept: then this process has unpacked this very archive, and nothing in it has changed
+        since. `out/`, `work/` and `.sessions/` are empty either way. Raises what prepare() raises.
+        """
+        ...
+
 
 class Results(Protocol):
     """Where the run's result goes."""
@@ -173,20 +183,3 @@ class Kind(Protocol):
         A KindFailed becomes a FAILED end with its exit and reason; any other exception is an internal fault.
         """
         ...
-
-
-class UnknownKind(DriverError):
-    """No runner is installed for this kind."""
-
-
-def installed_kinds() -> list[str]:
-    """The names of the kinds that can be loaded, sorted."""
-    return sorted({point.name for point in entry_points(group=ENTRY_POINT_GROUP)})
-
-
-def load_kind(name: str) -> Kind:
-    """The runner for a kind. Raises UnknownKind."""
-    for point in entry_points(group=ENTRY_POINT_GROUP, name=name):
-        kind: Kind = point.load()()
-        return kind
-    raise UnknownKind(f"no runner is installed for kind {name}")

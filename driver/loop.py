@@ -1,19 +1,15 @@
 """The life of a driver: prove the isolation, pull a run, hold it to its end, pull the next."""
 
 import random
-from typing import Final
+from typing import Final, Protocol
 
 import anyio
 
 from driver.errors import GatewayError, GatewayUnavailable, TokenRejected, Unisolated
 from driver.exits import DriverExit
-from driver.gateway.client import NoWork, Pulled
+from driver.front import After, Front
+from driver.gateway.pull import NoWork, PullClient, Pulled, Told
 from driver.gateway.retry import backoff, pause_after
-from driver.held import Claimed, Rooms
-from driver.holder import After, RunHolder
-from driver.isolation import IsolationGate
-from driver.lease import Loss
-from driver.stop import Stop
 
 FAULTS_IN_A_ROW: Final = 3
 # What a gateway may hold a pull for, so that a driver without work is quiet.
@@ -43,18 +39,36 @@ class IdlePause:
         return self._rng.uniform(0.0, bound)
 
 
+class Holding(Protocol):
+    """Holds one run after the other: a driver.holding.Holding."""
+
+    async def hold(self, pulled: Pulled) -> After: ...
+
+
+class Rest(Protocol):
+    """The rest of the driver, which may still have to be imported: a driver.loading.Loading."""
+
+    @property
+    def ready(self) -> anyio.Event: ...
+
+    @property
+    def unisolated(self) -> bool: ...
+
+    async def holding(self) -> Holding: ...
+
+
 class Loop:
     """Pulls and holds one run at a time; used once."""
 
-    def __init__(self, rooms: Rooms, gate: IsolationGate, stop: Stop, kinds: list[str]) -> None:
-        self._rooms = rooms
-        self._gate = gate
-        self._stop = stop
-        self._kinds = kinds
-        self._log = rooms.log
-        self._pause = IdlePause(rooms.settings.poll_min, rooms.settings.poll_max, rooms.rng)
+    def __init__(self, front: Front, pulls: PullClient, rest: Rest) -> None:
+        self._front = front
+        self._pulls = pulls
+        self._rest = rest
+        self._gate = front.gate
+        self._stop = front.stop
+        self._log = front.log
+        self._pause = IdlePause(front.settings.poll_min, front.settings.poll_max, front.rng)
         self._waiting = anyio.CancelScope()
-        self._claimed: Claimed | None = None
         self._failed_pulls = 0
         self._refused_pulls = 0
         self._faults = 0
@@ -72,7 +86,7 @@ class Loop:
     @property
     def _unisolated(self) -> bool:
         """Whether the network policy does not hold, as the gate or a run has found."""
-        return self._gate.failed or (self._claimed is not None and self._claimed.loss is Loss.UNISOLATED)
+        return self._gate.failed or self._rest.unisolated
 
     async def _pass_gate(self) -> None:
         try:
@@ -99,39 +113,48 @@ class Loop:
 
     async def _pull_one(self) -> DriverExit | None:
         """One pull and what comes of it: a run held to its end, or a pause. An exit code ends the loop."""
-        began = self._rooms.clock.now()
+        began = self._front.clock.now()
         try:
             pulled = await self._pull()
         except TokenRejected:
             return self._taken_back()
         except GatewayUnavailable as error:
             self._failed_pulls += 1
-            pause = pause_after(error, self._failed_pulls, self._rooms.rng)
+            pause = pause_after(error, self._failed_pulls, self._front.rng)
             self._log.warning("pull.failed", error=str(error), failures=self._failed_pulls, again_in=round(pause, 3))
             await self._sleep(pause)
             return None
         except GatewayError as error:
             self._refused_pulls += 1
             self._log.error("pull.refused", error=str(error), faults=self._refused_pulls)
-            await self._sleep(self._rooms.settings.poll_max)
+            await self._sleep(self._front.settings.poll_max)
             return None
         self._failed_pulls = self._refused_pulls = 0
         if isinstance(pulled, Pulled):
             return await self._hold(pulled)
         if pulled is not None:
             # What the gateway has held the pull for is a part of the pause.
-            idle = self._pause.next() - (self._rooms.clock.now() - began)
+            idle = self._pause.next() - (self._front.clock.now() - began)
             await self._sleep(pulled.retry_after or idle)
         return None
 
     async def _pull(self) -> Pulled | NoWork | None:
         """One pull; None when a stop cut it short."""
+        told = await self._ask()
+        if told is None:
+            return None
+        if not told.is_empty:
+            # Not cut short by a stop: a claim has to be handed back, and for that the rest is needed.
+            await self._rest.ready.wait()
+        return told.read()
+
+    async def _ask(self) -> Told | None:
         # Until the gate is decided the answer itself is needed soon: it is the gate's positive control.
         wait = HELD_PULL_SECONDS if self._gate.passed else 0.0
-        pulled: Pulled | NoWork | None = None
+        told: Told | None = None
         with self._stop.interrupts(after=_PULL_STOP_SECONDS):
-            pulled = await self._rooms.gateway.next(self._kinds, wait=wait)
-        return pulled  # noqa: RET504 # the block can be left early
+            told = await self._pulls.next(self._front.kinds.names, wait=wait)
+        return told  # noqa: RET504 # the block can be left early
 
     async def _refuse_run(self) -> DriverExit:
         """Get hold of a run to end it as UNISOLATED, where there is one: nothing else tells the gateway."""
@@ -151,7 +174,7 @@ class Loop:
                 failures += 1
                 self._log.warning("pull.failed", error=str(error), failures=failures)
                 with self._stop.interrupts():
-                    await self._rooms.clock.sleep(backoff(failures, self._rooms.rng))
+                    await self._front.clock.sleep(backoff(failures, self._front.rng))
             except GatewayError as error:
                 self._log.error("pull.refused", error=str(error))
                 break
@@ -162,18 +185,12 @@ class Loop:
         if self._gate.failed:
             return
         with self._stop.interrupts(), anyio.CancelScope() as self._waiting:
-            await self._rooms.clock.sleep(seconds)
+            await self._front.clock.sleep(seconds)
 
     async def _hold(self, pulled: Pulled) -> DriverExit | None:
         self._pause.reset()
-        claimed = self._claimed = Claimed(self._rooms, pulled, self._stop)
-        claimed.log.info(
-            "run.pulled",
-            attempt=claimed.run.attempt,
-            lease_seconds=claimed.lease.seconds,
-            deadline_seconds=pulled.claim.deadline_seconds,
-        )
-        match await RunHolder(self._rooms, claimed, self._gate, self._stop).hold():
+        holding = await self._rest.holding()
+        match await holding.hold(pulled):
             case After.TAKEN_BACK:
                 return self._taken_back()
             case After.UNISOLATED:

@@ -14,7 +14,7 @@ from driver.clock import Clock
 from driver.errors import ContractError, GatewayRefused, GatewayUnavailable, KindFailed, PackagingError
 from driver.exits import ProgramExit
 from driver.gateway.client import RunCalls
-from driver.gateway.retry import Retries
+from driver.gateway.retries import Retries
 from driver.gateway.wire import Runtime
 from driver.log import Log
 from driver.workspace.pack import Packed, pack

@@ -1,6 +1,5 @@
-"""Puts the driver together: settings, log, hardening, rooms, gate and loop; and takes it apart again."""
+"""Puts the driver together: settings, log, hardening, gate and loop; and takes it apart again."""
 
-import gc
 import os
 import random
 import ssl
@@ -11,24 +10,23 @@ from collections.abc import Mapping
 from typing import Final
 
 import anyio
-import httpx
 
 from driver import settings
 from driver.clock import BootClock, Clock
-from driver.door.permits import Budgets, ParsingPermit, Storage, TransportPermits
 from driver.errors import ProgramError, SettingsError
 from driver.exits import DriverExit
-from driver.gateway.client import GatewayClient
-from driver.gateway.transport import USER_AGENT, tls_context
+from driver.front import Front
+from driver.gateway.answer import USER_AGENT, tls_context
+from driver.gateway.pull import PullClient
 from driver.handover import release_stop_signals
 from driver.hardening import exposed_to, make_undumpable
-from driver.held import Rooms
 from driver.isolation import IsolationGate
-from driver.kind import installed_kinds, load_kind
+from driver.loading import Loading
 from driver.log import RENDERERS, Log, QueuedSink, render_json
 from driver.loop import Loop
 from driver.process.children import Children
 from driver.process.orphans import become_subreaper, reap_forever, sweep
+from driver.registry import installed_kinds
 from driver.secrets import Secrets
 from driver.settings import Settings
 from driver.stop import HURRIED_SECONDS, Stop, listen
@@ -58,8 +56,6 @@ def run(environ: Mapping[str, str]) -> int:
         become_subreaper()
         if reason := exposed_to(environ.get("HEPHAESTUS_SANDBOX_TOKEN_FILE", ""), read.gateway_url):
             log.warning("token.exposed", reason=reason)
-        # What was imported stays to the end. A full collection that looks at it all again holds the loop up for 16 ms.
-        gc.freeze()
         code = anyio.run(_drive, read, verify, clock, log, sink, started)
     except BaseException as error:  # also a kind that calls sys.exit
         log.error("driver.internal_fault", error=repr(error), traceback=traceback.format_exc())
@@ -80,10 +76,7 @@ def tell_problems(problems: list[str], environ: Mapping[str, str]) -> None:
 
 def _verification(read: Settings) -> ssl.SSLContext | bool:
     try:
-        httpx.URL(read.gateway_url)
         return tls_context(read.gateway_url, read.gateway_ca)
-    except httpx.InvalidURL as error:
-        raise SettingsError([f"HEPHAESTUS_GATEWAY_URL: cannot be used ({error})"]) from error
     except OSError as error:
         raise SettingsError([f"HEPHAESTUS_GATEWAY_CA: holds no certificate that can be loaded ({error})"]) from error
 
@@ -91,35 +84,33 @@ def _verification(read: Settings) -> ssl.SSLContext | bool:
 async def _drive(
     read: Settings, verify: ssl.SSLContext | bool, clock: Clock, log: Log, sink: QueuedSink, started: float
 ) -> DriverExit:
-    stop = Stop(read.stop_grace, clock)
     answered = anyio.Event()
-    children = Children()
-    gateway = GatewayClient(read.gateway_url, read.token, clock=clock, verify=verify, on_answer=answered.set)
-    async with anyio.create_task_group() as tasks, gateway:
-        await tasks.start(listen, stop, log)
+    front = Front(
+        settings=read,
+        verify=verify,
+        answered=answered.set,
+        kinds=installed_kinds(),
+        children=Children(),
+        gate=IsolationGate(read.isolation, clock=clock, log=log, answered=answered, started=started),
+        stop=Stop(read.stop_grace, clock),
+        clock=clock,
+        rng=random.Random(),
+        log=log,
+    )
+    loading = Loading(front)
+    pulls = PullClient(
+        read.gateway_url, read.token, clock=clock, verify=verify, on_answer=answered.set, on_out=loading.begin
+    )
+    async with anyio.create_task_group() as tasks, pulls:
+        await tasks.start(listen, front.stop, log)
         release_stop_signals()
-        tasks.start_soon(_end_overtime, stop, log, sink)
-        tasks.start_soon(reap_forever, children, clock)
-        rooms = Rooms(
-            settings=read,
-            gateway=gateway,
-            verify=verify,
-            budgets=Budgets(
-                TransportPermits(read.model.transports, read.model.queue, read.model.wait),
-                ParsingPermit(),
-                Storage(read.model.storage),
-            ),
-            children=children,
-            load_kind=load_kind,
-            clock=clock,
-            rng=random.Random(),
-            log=log,
-        )
-        gate = IsolationGate(read.isolation, clock=clock, log=log, answered=answered, started=started)
+        tasks.start_soon(_end_overtime, front.stop, log, sink)
+        tasks.start_soon(reap_forever, front.children, clock)
+        tasks.start_soon(loading.run)
         try:
-            code = await Loop(rooms, gate, stop, installed_kinds()).run()
+            code = await Loop(front, pulls, loading).run()
         finally:
-            await _leave_nothing(children, log)
+            await _leave_nothing(front.children, log)
         tasks.cancel_scope.cancel("the loop is over")
     return code
 

@@ -3,6 +3,7 @@
 import ipaddress
 import math
 import os
+import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ T = TypeVar("T")
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
+_NAME: Final = re.compile(r"[a-z0-9_]([a-z0-9._-]*[a-z0-9_])?\.?")
 # More than any machine has, and less than what a resource limit can hold.
 _LARGEST_SIZE: Final = 1 << 60
 
@@ -44,7 +46,21 @@ def gateway_url(text: str) -> str:
         raise ValueError(wrong)
     if "@" in parts.netloc or "?" in text or "#" in text:
         raise ValueError("must have no user, query or fragment")
+    _require_host(parts.hostname, in_brackets="[" in parts.netloc)
     return f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/")
+
+
+def _require_host(host: str, *, in_brackets: bool) -> None:
+    """What looks like an address must be one; anything else must be a name."""
+    try:
+        if in_brackets:
+            ipaddress.IPv6Address(host)
+        elif not host.strip("0123456789."):
+            ipaddress.IPv4Address(host)
+        elif not _NAME.fullmatch(host):
+            raise ValueError
+    except ValueError:
+        raise ValueError(f"has a host that is neither an IP address nor a name: {host}") from None
 
 
 def target(text: str) -> Target:

@@ -1,4 +1,4 @@
-"""One method for each call of docs/protocol.md; each is one try.
+"""One method for each call of docs/protocol.md about a run; each is one try.
 
 Renewals have connections of their own, so that no upload or slow call can delay one.
 """
@@ -7,40 +7,23 @@ import base64
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import BinaryIO, Final
 
 import anyio
 import httpx
 
-from driver.clock import Clock
 from driver.errors import ClaimLost, GatewayUnavailable
+from driver.gateway.answer import ANSWER_SECONDS, Answer
 from driver.gateway.archive import ArchiveStream, open_archive
-from driver.gateway.retry import retry_after
-from driver.gateway.transport import ANSWER_SECONDS, USER_AGENT, Answer, Transport
-from driver.gateway.wire import Claim, Context, End, EndResult, Lease, NextRequest, Run, Runtime
+from driver.gateway.transport import Transport
+from driver.gateway.wire import Context, End, EndResult, Lease, Run, Runtime
 
 _UPLOAD_SLICE: Final = 256 * 1024
 _FIRST_CALL_SECONDS: Final = 120.0
 
 
-@dataclass(frozen=True)
-class NoWork:
-    """There is no run to lease now; `retry_after` in seconds when the gateway told one."""
-
-    retry_after: float | None
-
-
-@dataclass(frozen=True)
-class Pulled:
-    """A claim, and the moment of the driver's clock at which its pull was sent."""
-
-    claim: Claim
-    sent_at: float
-
-
 class GatewayClient:
-    """The gateway. An async context manager: its connections are closed with it.
+    """The calls about runs. An async context manager: its connections are closed with it.
 
     `on_answer` is called for each answer that came, whatever it says. `network`, if it is given, carries the
     requests in place of sockets.
@@ -51,12 +34,10 @@ class GatewayClient:
         url: str,
         token: str,
         *,
-        clock: Clock,
         verify: ssl.SSLContext | bool,
         on_answer: Callable[[], None] = lambda: None,
         network: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self._clock = clock
         self._transport = Transport(url, token, verify=verify, on_answer=on_answer, network=network)
 
     async def __aenter__(self) -> "GatewayClient":
@@ -65,21 +46,6 @@ class GatewayClient:
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self._transport.__aexit__(*exc_info)
-
-    async def next(self, kinds: list[str], *, wait: float = 0.0) -> Pulled | NoWork:
-        """`POST next`. With `wait` (seconds) the gateway may hold the call until there is a run."""
-        client = self._transport.control
-        request = client.build_request(
-            "POST",
-            "next",
-            headers={"prefer": f"wait={wait:.0f}"} if wait >= 1 else None,
-            json=NextRequest(kinds=kinds, driver=USER_AGENT).model_dump(),
-        )
-        sent_at = self._clock.now()
-        answer = await self._transport.answer(client, request, "next", seconds=ANSWER_SECONDS + wait)
-        if answer.status == 204:
-            return NoWork(retry_after(answer.headers))
-        return Pulled(answer.parse(Claim, "next"), sent_at)
 
     def for_run(self, run: Run, guard: Callable[[], None]) -> "RunCalls":
         """The calls about one claimed run. `guard` is called right before each of them but a renewal is sent."""

@@ -6,13 +6,9 @@ cap, and the jitter is applied after the cap, so that many drivers do not come b
 
 import math
 import random
-from collections.abc import Awaitable, Callable, Mapping
-from email.utils import parsedate_to_datetime
-from typing import Final, TypeVar
+from collections.abc import Mapping
+from typing import Final
 
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
-
-from driver.clock import Clock
 from driver.errors import (
     ClaimLost,
     GatewayError,
@@ -21,9 +17,6 @@ from driver.errors import (
     TokenRejected,
     WorkErased,
 )
-from driver.log import Log
-
-T = TypeVar("T")
 
 BACKOFF_BASE: Final = 0.25
 BACKOFF_CAP: Final = 30.0
@@ -54,6 +47,11 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     text = headers.get("retry-after", "").strip()
     if text.isascii() and text.isdigit():
         return min(float(text), _LONGEST_TOLD)
+    if not text:
+        return None
+    # Imported here, as few answers hold a date and the first pull needs this module (driver.loading).
+    from email.utils import parsedate_to_datetime
+
     try:
         told = parsedate_to_datetime(text)
         sent = parsedate_to_datetime(headers.get("date", ""))
@@ -78,65 +76,3 @@ def pause_after(error: GatewayUnavailable, failures: int, rng: random.Random, *,
         return backoff(failures, rng)
     told = error.retry_after * (1 + rng.uniform(0.0, _TOLD_JITTER))
     return left / 2 if told > left >= 2 * _LEAST_CUT else told
-
-
-class Retries:
-    """Repeats calls while they raise GatewayUnavailable. Any other error, a cancellation too, passes through.
-
-    `until` is asked each time for the moment of `clock` after which no try may begin: when the next one would
-    begin later, the last error is raised at once.
-    """
-
-    def __init__(self, clock: Clock, rng: random.Random, log: Log, *, until: Callable[[], float]) -> None:
-        self._clock = clock
-        self._rng = rng
-        self._log = log
-        self._until = until
-
-    async def __call__(self, call: str, action: Callable[[], Awaitable[T]], *, within: float) -> T:
-        """The first answer of `action`, tried for at most `within` seconds. `call` names it in the log."""
-        last = self._clock.now() + within
-        failure: GatewayUnavailable | None = None
-
-        def left() -> float:
-            return min(last, self._until()) - self._clock.now()
-
-        async def attempt() -> T:
-            nonlocal failure
-            # The bound may have moved earlier during the pause.
-            if failure is not None and left() < 0:
-                raise failure
-            try:
-                return await action()
-            except GatewayUnavailable as error:
-                failure = error
-                raise
-
-        def wait(state: RetryCallState) -> float:
-            return pause_after(_error_of(state), state.attempt_number, self._rng, left=left())
-
-        def before_sleep(state: RetryCallState) -> None:
-            self._log.warning(
-                "gateway.call_failed",
-                call=call,
-                error=str(_error_of(state)),
-                tries=state.attempt_number,
-                again_in=round(state.upcoming_sleep, 3),
-            )
-
-        tries = AsyncRetrying(
-            retry=retry_if_exception_type(GatewayUnavailable),
-            wait=wait,
-            stop=lambda state: state.upcoming_sleep > left(),
-            sleep=self._clock.sleep,
-            before_sleep=before_sleep,
-            reraise=True,
-        )
-        return await tries(attempt)
-
-
-def _error_of(state: RetryCallState) -> GatewayUnavailable:
-    error = state.outcome.exception() if state.outcome else None
-    if not isinstance(error, GatewayUnavailable):
-        raise TypeError(f"only GatewayUnavailable is repeated, not {error!r}")
-    return error

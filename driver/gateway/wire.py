@@ -16,6 +16,9 @@ ModelWire = Literal["responses", "chat", "messages"]
 CONTRACT: Final = 1
 """The version of the protocol that this driver speaks (`contract` of Runtime)."""
 
+DIGEST_NOT_ADMITTED: Final = "digest_not_admitted"
+"""The code of a 403 that says: admission does not want this work (any more)."""
+
 
 class Message(BaseModel):
     """A JSON message. Python names are snake_case, wire names camelCase."""
@@ -66,8 +69,11 @@ class Claim(Lease):
 
 
 class ModelChoice(Message):
+    """`context_tokens` is how much the model takes at once, where the gateway knows it."""
+
     id: str = Field(min_length=1)
     wire: ModelWire
+    context_tokens: int | None = Field(default=None, ge=1)
 
 
 class Context(Message):

@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Awaitable, Callable
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +11,24 @@ import anyio
 
 from driver import settings
 from driver.door.permits import Budgets, ParsingPermit, Storage, TransportPermits
+from driver.errors import UnknownKind
 from driver.exits import DriverExit
-from driver.gateway.client import GatewayClient, Pulled
-from driver.held import Claimed, Rooms
-from driver.holder import After, RunHolder
+from driver.front import After, Front
+from driver.gateway.client import GatewayClient
+from driver.gateway.pull import PullClient, Pulled
+from driver.held import Rooms
+from driver.holding import Holding
 from driver.isolation import IsolationGate
-from driver.kind import HeldRun, Kind, Outcome, UnknownKind
+from driver.kind import HeldRun, Kind, Outcome
 from driver.log import Log, render_json
 from driver.loop import Loop
 from driver.process.children import Children
+from driver.registry import Kinds
 from driver.secrets import Secrets
 from driver.stop import Stop
 from driver.values import Target
 from tests.driver.memory_gateway import MemoryGateway
+from tests.driver.over_httpx import OverHttpx
 from tests.virtual_time import VirtualClock, wait_for_threads
 
 Work = Callable[[HeldRun], Awaitable[Outcome]]
@@ -36,6 +42,22 @@ class WorkKind:
 
     async def run(self, held: HeldRun) -> Outcome:
         return await self._work(held)
+
+
+class Loaded:
+    """A driver of which nothing has to be imported any more."""
+
+    def __init__(self, holding: Holding) -> None:
+        self._holding = holding
+        self.ready = anyio.Event()
+        self.ready.set()
+
+    @property
+    def unisolated(self) -> bool:
+        return self._holding.unisolated
+
+    async def holding(self) -> Holding:
+        return self._holding
 
 
 class Bench:
@@ -64,7 +86,6 @@ class Bench:
             gateway=GatewayClient(
                 read.gateway_url,
                 read.token,
-                clock=self.clock,
                 verify=False,
                 on_answer=self._answered.set,
                 network=self.gateway,
@@ -85,26 +106,49 @@ class Bench:
             started=self.clock.now(),
         )
 
+        self._pulls = PullClient(
+            read.gateway_url,
+            read.token,
+            clock=self.clock,
+            verify=False,
+            on_answer=self._answered.set,
+            network=OverHttpx(read.gateway_url, self.gateway),
+        )
+        self._holding = Holding(self.rooms, self.gate, self.stop)
+        self.rest = Loaded(self._holding)
+
     def named(self, event: str) -> list[dict[str, Any]]:
         """The logged lines of that event."""
         return [record for record in self.records if record["event"] == event]
 
     async def hold(self, *, gate: bool = True) -> After:
         """Pull the run and hold it to its end. Without `gate` that stays undecided."""
-        pulled = await self.rooms.gateway.next(["WORK"])
+        pulled = (await self._pulls.next(["WORK"])).read()
         assert isinstance(pulled, Pulled)
         if gate:
             await self.gate.pass_gate()
-        return await RunHolder(self.rooms, Claimed(self.rooms, pulled, self.stop), self.gate, self.stop).hold()
+        return await self._holding.hold(pulled)
 
     async def loop(self) -> DriverExit:
         """The whole life of the driver."""
-        return await Loop(self.rooms, self.gate, self.stop, ["WORK"]).run()
+        front = Front(
+            settings=self.rooms.settings,
+            verify=False,
+            answered=self._answered.set,
+            kinds=Kinds([EntryPoint("WORK", "work:Work", "driver.kinds")]),
+            children=self.rooms.children,
+            gate=self.gate,
+            stop=self.stop,
+            clock=self.clock,
+            rng=self.rooms.rng,
+            log=self.rooms.log,
+        )
+        return await Loop(front, self._pulls, self.rest).run()
 
     def _record(self, line: str) -> None:
         self.records.append({"at": self.clock.now(), **json.loads(line)})
 
-    def _load_kind(self, name: str) -> Kind:
+    async def _load_kind(self, name: str) -> Kind:
         if name != "WORK":
             raise UnknownKind(f"no runner is installed for kind {name}")
         return WorkKind(self.work)

@@ -9,8 +9,9 @@ import anyio
 import pytest
 
 from driver.errors import KindFailed
+from driver.front import After
 from driver.gateway.wire import End
-from driver.holder import LEAVING_SECONDS, After
+from driver.holder import LEAVING_SECONDS
 from driver.kind import HeldRun, Outcome
 from driver.values import Target
 from tests.driver.holding import Bench, stay, succeed, work_on

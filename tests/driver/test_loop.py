@@ -182,6 +182,19 @@ async def test_stop_while_a_claim_is_on_its_way(tmp_path: Path, after: float) ->
     assert len(pulls(bench)) == 1
 
 
+async def test_stop_while_the_rest_is_imported(tmp_path: Path) -> None:
+    """A claim that came before all of the driver is imported is handed back once it is, whenever the stop was."""
+    bench = Bench(tmp_path, work_on)
+    bench.rest.ready = anyio.Event()
+    bench.gateway.faults["next", 1] = afterwards(bench.stop.ask)
+    async with looping(bench) as codes:
+        await bench.clock.sleep(3)
+        assert bench.gateway.ends == []
+        bench.rest.ready.set()
+    assert codes == [0]
+    assert [end.outcome for end in bench.gateway.ends] == ["INTERRUPTED"]
+
+
 async def test_stop_while_a_pull_hangs(tmp_path: Path) -> None:
     """A pull that brings nothing does not hold up a stop."""
     bench = Bench(tmp_path, succeed)

@@ -8,8 +8,8 @@ from pathlib import Path
 import anyio
 import pytest
 
+from driver.front import After
 from driver.gateway.wire import End
-from driver.holder import After
 from driver.kind import HeldRun, Outcome
 from driver.values import Target
 from tests.driver.holding import Bench, succeed, work_on

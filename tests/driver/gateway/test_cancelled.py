@@ -8,7 +8,6 @@ import anyio
 import pytest
 from anyio.abc import SocketAttribute, SocketStream
 
-from driver.clock import BootClock
 from driver.gateway import wire
 from driver.gateway.client import GatewayClient
 
@@ -40,7 +39,7 @@ async def test_cancelled_uploads() -> None:
     body = bytes(1 << 20)
     async with listener, anyio.create_task_group() as server:
         server.start_soon(listener.serve, answer)
-        async with GatewayClient(f"http://127.0.0.1:{port}", "token-0123", clock=BootClock(), verify=False) as gateway:
+        async with GatewayClient(f"http://127.0.0.1:{port}", "token-0123", verify=False) as gateway:
             calls = gateway.for_run(RUN, lambda: None)
             await calls.renew(seconds=5)
 

@@ -25,8 +25,10 @@ from driver.errors import (
     WorkErased,
 )
 from driver.gateway import wire
-from driver.gateway.client import GatewayClient, NoWork, Pulled, RunCalls
-from driver.gateway.transport import ANSWER_BYTES, tls_context
+from driver.gateway.answer import ANSWER_BYTES, tls_context
+from driver.gateway.client import GatewayClient, RunCalls
+from driver.gateway.pull import NoWork, PullClient, Pulled
+from tests.driver.over_httpx import OverHttpx
 
 pytestmark = pytest.mark.anyio
 
@@ -43,8 +45,25 @@ def golden(name: str) -> Any:
 
 @pytest.fixture
 async def gateway() -> AsyncIterator[GatewayClient]:
-    async with GatewayClient("http://10.0.0.7", "the-token-0123", clock=BootClock(), verify=False) as client:
+    async with GatewayClient("http://10.0.0.7", "the-token-0123", verify=False) as client:
         yield client
+
+
+@pytest.fixture
+async def pulls() -> AsyncIterator[PullClient]:
+    async with pull_client(lambda: None) as client:
+        yield client
+
+
+def pull_client(on_answer: Callable[[], None]) -> PullClient:
+    return PullClient(
+        "http://10.0.0.7",
+        "the-token-0123",
+        clock=BootClock(),
+        verify=False,
+        on_answer=on_answer,
+        network=OverHttpx("http://10.0.0.7"),
+    )
 
 
 @pytest.fixture
@@ -53,11 +72,11 @@ def calls(gateway: GatewayClient) -> RunCalls:
 
 
 @respx.mock
-async def test_next(gateway: GatewayClient) -> None:
+async def test_next(pulls: PullClient) -> None:
     """The pull names kinds and driver, carries the token, and is anchored at the moment it was sent."""
     route = respx.post(f"{P}/next").respond(200, json=golden("claim"))
     before = BootClock().now()
-    pulled = await gateway.next(["REVIEW", "REVIEW_COMPOSE"], wait=20)
+    pulled = (await pulls.next(["REVIEW", "REVIEW_COMPOSE"], wait=20)).read()
     assert isinstance(pulled, Pulled)
     assert pulled.claim.run == RUN
     assert before <= pulled.sent_at <= BootClock().now()
@@ -70,13 +89,13 @@ async def test_next(gateway: GatewayClient) -> None:
 
 
 @respx.mock
-async def test_next_without_work(gateway: GatewayClient) -> None:
+async def test_next_without_work(pulls: PullClient) -> None:
     """No work is not an error, and the gateway may say when to come back."""
     route = respx.post(f"{P}/next").respond(204, headers={"retry-after": "7"})
-    assert await gateway.next(["REVIEW"]) == NoWork(7.0)
+    assert (await pulls.next(["REVIEW"])).read() == NoWork(7.0)
     assert "prefer" not in route.calls.last.request.headers
     respx.post(f"{P}/next").respond(204)
-    assert await gateway.next(["REVIEW"]) == NoWork(None)
+    assert (await pulls.next(["REVIEW"])).read() == NoWork(None)
 
 
 @respx.mock
@@ -207,16 +226,20 @@ async def test_result_not_confirmed(calls: RunCalls, status: int, etag: str | No
         await calls.result(io.BytesIO(BODY), len(BODY), DIGEST, 0, seconds=60)
 
 
-Call = Callable[[GatewayClient, RunCalls], Awaitable[object]]
+Call = Callable[[PullClient, RunCalls], Awaitable[object]]
 
 
-async def open_workspace(_: GatewayClient, calls: RunCalls) -> None:
+async def pull(pulls: PullClient, _: RunCalls) -> None:
+    (await pulls.next(["REVIEW"])).read()
+
+
+async def open_workspace(_: PullClient, calls: RunCalls) -> None:
     async with calls.workspace(0, None):
         raise AssertionError("a refused transfer is never entered")
 
 
 EVERY_CALL: dict[str, Call] = {
-    "next": lambda gateway, _: gateway.next(["REVIEW"]),
+    "next": pull,
     "renew": lambda _, calls: calls.renew(seconds=5),
     "context": lambda _, calls: calls.context(),
     "runtime": lambda _, calls: calls.runtime(),
@@ -248,13 +271,13 @@ STATUS_TABLE: list[tuple[int, type[GatewayError]]] = [
 @pytest.mark.parametrize("call", EVERY_CALL)
 @pytest.mark.parametrize(("status", "error"), STATUS_TABLE)
 async def test_status_table(
-    gateway: GatewayClient, calls: RunCalls, call: str, status: int, error: type[GatewayError]
+    pulls: PullClient, calls: RunCalls, call: str, status: int, error: type[GatewayError]
 ) -> None:
     """On each call each status means what the protocol's table says; a redirect is never followed."""
     elsewhere = respx.route(host="evil.example").respond(200)
     respx.route(host="10.0.0.7").respond(status, json=golden("problem"), headers={"location": "http://evil.example/"})
     with pytest.raises(error) as caught:
-        await EVERY_CALL[call](gateway, calls)
+        await EVERY_CALL[call](pulls, calls)
     assert type(caught.value) is error
     assert str(status) in str(caught.value)
     assert not elsewhere.called
@@ -266,12 +289,12 @@ async def test_status_table(
     "failure", [httpx.ConnectError, httpx.ReadTimeout, httpx.RemoteProtocolError, httpx.WriteError, httpx.PoolTimeout]
 )
 async def test_connection_failures_pass(
-    gateway: GatewayClient, calls: RunCalls, call: str, failure: type[httpx.TransportError]
+    pulls: PullClient, calls: RunCalls, call: str, failure: type[httpx.TransportError]
 ) -> None:
     """Whatever goes wrong with a connection is passing, and names the call."""
     respx.route(host="10.0.0.7").mock(side_effect=failure("broken"))
     with pytest.raises(GatewayUnavailable, match=call):
-        await EVERY_CALL[call](gateway, calls)
+        await EVERY_CALL[call](pulls, calls)
 
 
 @respx.mock
@@ -298,11 +321,11 @@ async def test_status_decides_whatever_the_body(calls: RunCalls, body: bytes) ->
         ({"run": None}, "run"),
     ],
 )
-async def test_contract_error_names_the_field(gateway: GatewayClient, change: dict[str, Any], field: str) -> None:
+async def test_contract_error_names_the_field(pulls: PullClient, change: dict[str, Any], field: str) -> None:
     """A missing or wrong field is a contract error that names it."""
     respx.post(f"{P}/next").respond(200, json=golden("claim") | change)
     with pytest.raises(ContractError, match=rf"next: {field}: "):
-        await gateway.next(["REVIEW"])
+        (await pulls.next(["REVIEW"])).read()
 
 
 @respx.mock
@@ -318,7 +341,7 @@ async def test_answer_is_bounded(calls: RunCalls) -> None:
 
 @respx.mock
 @pytest.mark.parametrize("call", ["context", "runtime", "workspace", "result", "end"])
-async def test_nothing_is_sent_for_a_claim_in_doubt(gateway: GatewayClient, call: str) -> None:
+async def test_nothing_is_sent_for_a_claim_in_doubt(pulls: PullClient, gateway: GatewayClient, call: str) -> None:
     """The fence is asked right before each call about a run; when it refuses, no request leaves."""
     route = respx.route(host="10.0.0.7").respond(204)
 
@@ -326,7 +349,7 @@ async def test_nothing_is_sent_for_a_claim_in_doubt(gateway: GatewayClient, call
         raise ClaimInDoubt
 
     with pytest.raises(ClaimInDoubt):
-        await EVERY_CALL[call](gateway, gateway.for_run(RUN, in_doubt))
+        await EVERY_CALL[call](pulls, gateway.for_run(RUN, in_doubt))
     assert not route.called
 
 
@@ -334,14 +357,12 @@ async def test_nothing_is_sent_for_a_claim_in_doubt(gateway: GatewayClient, call
 async def test_every_answer_is_a_positive_control() -> None:
     """`on_answer` hears of each answer, of a refusal too, and of no failed connection."""
     heard: list[str] = []
-    async with GatewayClient(
-        "http://10.0.0.7", "the-token-0123", clock=BootClock(), verify=False, on_answer=lambda: heard.append("x")
-    ) as gateway:
+    async with pull_client(lambda: heard.append("x")) as pulls:
         respx.post(f"{P}/next").mock(side_effect=[httpx.ConnectError("no"), httpx.Response(500), httpx.Response(204)])
         for _ in range(2):
             with pytest.raises(GatewayUnavailable):
-                await gateway.next(["REVIEW"])
-        await gateway.next(["REVIEW"])
+                (await pulls.next(["REVIEW"])).read()
+        (await pulls.next(["REVIEW"])).read()
     assert heard == ["x", "x"]
 
 

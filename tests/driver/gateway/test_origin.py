@@ -2,8 +2,8 @@
 
 import ssl
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -12,10 +12,11 @@ import pytest
 import trustme
 
 from driver.clock import BootClock
-from driver.errors import GatewayRefused, GatewayUnavailable
+from driver.errors import ContractError, GatewayRefused, GatewayUnavailable
 from driver.gateway import wire
-from driver.gateway.client import GatewayClient, NoWork
-from driver.gateway.transport import tls_context
+from driver.gateway.answer import tls_context
+from driver.gateway.client import GatewayClient
+from driver.gateway.pull import NoWork, PullClient
 
 pytestmark = pytest.mark.anyio
 
@@ -65,30 +66,45 @@ def serving(status: int = 204, location: str | None = None, tls: ssl.SSLContext 
         server.close()
 
 
-@asynccontextmanager
-async def client(url: str, ca: Path | None = None) -> AsyncIterator[GatewayClient]:
-    async with GatewayClient(url, TOKEN, clock=BootClock(), verify=tls_context(url, ca)) as gateway:
-        yield gateway
+async def pull(url: str, ca: Path | None = None) -> None:
+    """One pull from a server that has no work."""
+    async with PullClient(url, TOKEN, clock=BootClock(), verify=tls_context(url, ca)) as pulls:
+        assert (await pulls.next(["REVIEW"])).read() == NoWork(None)
 
 
-async def test_no_proxy_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+async def renew(url: str, ca: Path | None = None) -> None:
+    """One call about a run to a server that answers 204, which is no answer to it."""
+    async with GatewayClient(url, TOKEN, verify=tls_context(url, ca)) as gateway:
+        with pytest.raises(ContractError, match="answered 204"):
+            await gateway.for_run(_run(), lambda: None).renew(seconds=10)
+
+
+Ask = Callable[..., Awaitable[None]]
+
+
+@pytest.fixture(params=[pull, renew])
+def ask(request: pytest.FixtureRequest) -> Ask:
+    """Each way to the gateway."""
+    asking: Ask = request.param
+    return asking
+
+
+async def test_no_proxy_is_used(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the environment says, the gateway is spoken to directly."""
     with serving() as proxy, serving() as server:
         for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "ALL_PROXY", "all_proxy"):
             monkeypatch.setenv(name, f"http://{proxy.address}")
-        async with client(f"http://{server.address}") as gateway:
-            assert await gateway.next(["REVIEW"]) == NoWork(None)
+        await ask(f"http://{server.address}")
         assert server.seen == [f"Bearer {TOKEN}"]
         assert proxy.seen == []
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_no_redirect_is_followed(status: int) -> None:
+async def test_no_redirect_is_followed(ask: Ask, status: int) -> None:
     """A redirect is a refusal, and the place that it names hears nothing."""
     with serving() as elsewhere, serving(status, f"http://{elsewhere.address}/") as server:
-        async with client(f"http://{server.address}") as gateway:
-            with pytest.raises(GatewayRefused, match=str(status)):
-                await gateway.next(["REVIEW"])
+        with pytest.raises(GatewayRefused, match=str(status)):
+            await ask(f"http://{server.address}")
         assert elsewhere.seen == []
 
 
@@ -105,33 +121,30 @@ def tls_server(authority: trustme.CA) -> Iterator[Server]:
         yield server
 
 
-async def test_extra_authority(tls_server: Server, authority: trustme.CA, tmp_path: Path) -> None:
+async def test_extra_authority(ask: Ask, tls_server: Server, authority: trustme.CA, tmp_path: Path) -> None:
     """With the gateway's own authority as the extra one, https works."""
     file = tmp_path / "ca.pem"
     authority.cert_pem.write_to_path(str(file))
-    async with client(f"https://{tls_server.address}", file) as gateway:
-        assert await gateway.next(["REVIEW"]) == NoWork(None)
+    await ask(f"https://{tls_server.address}", file)
     assert tls_server.seen == [f"Bearer {TOKEN}"]
 
 
-async def test_unknown_authority(tls_server: Server) -> None:
+async def test_unknown_authority(ask: Ask, tls_server: Server) -> None:
     """A gateway that nobody vouches for never sees the token."""
-    async with client(f"https://{tls_server.address}") as gateway:
-        with pytest.raises(GatewayUnavailable, match="certificate verify failed"):
-            await gateway.next(["REVIEW"])
+    with pytest.raises(GatewayUnavailable, match="certificate verify failed"):
+        await ask(f"https://{tls_server.address}")
     assert tls_server.seen == []
 
 
-async def test_certificate_for_another_name(authority: trustme.CA, tmp_path: Path) -> None:
+async def test_certificate_for_another_name(ask: Ask, authority: trustme.CA, tmp_path: Path) -> None:
     """A certificate of the right authority for another address is refused too."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("10.9.8.7").configure_cert(context)
     file = tmp_path / "ca.pem"
     authority.cert_pem.write_to_path(str(file))
     with serving(tls=context) as server:
-        async with client(f"https://{server.address}", file) as gateway:
-            with pytest.raises(GatewayUnavailable, match="IP address mismatch"):
-                await gateway.next(["REVIEW"])
+        with pytest.raises(GatewayUnavailable, match="IP address mismatch"):
+            await ask(f"https://{server.address}", file)
         assert server.seen == []
 
 
@@ -139,7 +152,7 @@ async def test_answer_that_never_ends_is_given_up() -> None:
     """A gateway that accepts and says nothing costs a bounded time."""
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
     port = listener.extra(anyio.abc.SocketAttribute.local_port)
-    async with listener, client(f"http://127.0.0.1:{port}") as gateway:
+    async with listener, GatewayClient(f"http://127.0.0.1:{port}", TOKEN, verify=False) as gateway:
         calls = gateway.for_run(_run(), lambda: None)
         with pytest.raises(GatewayUnavailable, match=r"renew: (no complete answer within 0.2 s|ReadTimeout)"):
             await calls.renew(seconds=0.2)

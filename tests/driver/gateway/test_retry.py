@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from driver.errors import ClaimLost, ContractError, GatewayError, GatewayUnavailable
-from driver.gateway.retry import BACKOFF_CAP, Retries, backoff, pause_after, retry_after
+from driver.gateway.retries import Retries
+from driver.gateway.retry import BACKOFF_CAP, backoff, pause_after, retry_after
 from driver.log import Log, render_json
 from tests.virtual_time import BACKEND, VirtualClock
 

@@ -1,0 +1,1 @@
+"""A kind that has the model greet the authors of a change."""
