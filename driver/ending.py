@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Final
 
-from driver.errors import DriverError, KindFailed, leaves
-from driver.gateway.wire import End
-from driver.kind import Outcome, UnknownKind
+from driver.errors import DriverError, GatewayRefused, KindFailed, UnknownKind, leaves
+from driver.exits import ProgramExit
+from driver.gateway.wire import DIGEST_NOT_ADMITTED, End
+from driver.kind import Outcome
 from driver.lease import Loss, loss_for
 
 REASON_CHARACTERS: Final = 2000
@@ -33,6 +34,9 @@ def end_for(error: Exception) -> End:
     for part in parts:
         if isinstance(part, KindFailed):
             return End(outcome="FAILED", exit=int(part.exit), reason=tellable(part.reason))
+    for part in parts:
+        if isinstance(part, GatewayRefused) and part.code == DIGEST_NOT_ADMITTED:
+            return End(outcome="FAILED", exit=ProgramExit.NOT_ADMITTED, reason=tellable(str(part)))
     faults = _faults(parts)
     reason = f"internal fault: {faults[0]!r}" if faults else str(parts[0])
     return End(outcome="FAILED", reason=tellable(reason))

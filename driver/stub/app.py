@@ -126,6 +126,8 @@ class App:
         state, strikes = self._state, call.strikes
         if "revoke" in strikes:
             state.sandboxes.take_back(state.sandboxes.admit(call.token))
+        if "withdraw" in strikes:
+            state.withdraw(call.run_id)
         if "take_away" in strikes:
             state.runs.take_away(call.run_id)
         if (fault := strikes.get("deadline_in")) and fault.seconds is not None:

@@ -63,12 +63,13 @@ class Calls:
     async def context(self, received: Received) -> Answer:
         """`GET context`: what every kind is told, and what the scenario adds."""
         run = self._state.runs.require_current(received.run_id, received.epoch)
+        self._state.require_admitted(run)
         table, model = self._state.table(run), self._state.scenario.model
         common = Context(
             kind=run.terms.kind, model=ModelChoice(id=model.id, wire=model.wire), work_seconds=table.work_seconds
         )
         own = {"task": "task.json"} if run.terms.kind == "REVIEW" else {}
-        return json_answer({**common.model_dump(), **own, **table.context})
+        return json_answer({**common.model_dump(), **own, **self._state.told(run)})
 
     async def runtime(self, received: Received) -> Answer:
         """`GET runtime`."""

@@ -1,4 +1,4 @@
-"""One review from end to end on a laptop: a stub, the real entrypoint, and what came of it.
+"""One review and its feedback from end to end on a laptop: a stub, the real entrypoint, and what came of it.
 
 `make demo` and `make review` call it. What the person got wrong is one line and exit 2; Ctrl-C stops the
 driver as a cluster would, and leaves nothing behind.
@@ -8,7 +8,7 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -23,9 +23,19 @@ from driver.stub.example import RANGE, make_example
 from driver.stub.git import Git
 from driver.stub.provider import ProviderSettings, provider_settings
 from driver.stub.refusals import refusal_line
+from driver.stub.runs import AgentRun
 from driver.stub.scenario import Scenario, WorkspaceTable, load_scenario
 from driver.stub.server import Stub, running_stub
-from driver.stub.shown import plain, read_review, replace_result, require_ours
+from driver.stub.shown import (
+    FEEDBACK,
+    REVIEW,
+    plain,
+    read_feedback,
+    read_review,
+    remove_result,
+    replace_result,
+    require_ours,
+)
 
 _FAILED: Final = 1
 _WRONG_USE: Final = 2
@@ -33,6 +43,7 @@ _INTERRUPTED: Final = 130
 _NEWEST_COMMITS: Final = 3
 _ROOT: Final = Path(__file__).parents[2]
 _KEY_VARIABLE: Final = "PROVIDER_KEY"
+_CALLED: Final = {REVIEW: "review", FEEDBACK: "composition"}
 
 
 @dataclass(frozen=True)
@@ -64,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m driver.stub.demo", description="One review from end to end.")
+    parser = argparse.ArgumentParser(prog="python -m driver.stub.demo", description="One review and its feedback.")
     parser.add_argument("--out", type=Path, default=Path("demo-out"), help="where the result goes")
     parser.add_argument("--repository", type=Path, help="a local git repository; by default the one around here")
     parser.add_argument("--range", default="", help="what to review of it, as in main..topic")
@@ -76,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _shown(options: argparse.Namespace, scratch: Path) -> Shown:
     """Decide what is reviewed. Raises StubError for what the person got wrong."""
-    scenario = load_scenario("clean")
+    scenario = load_scenario("compose")
     repository, wanted = options.repository, options.range
     if repository is not None and not wanted:
         raise StubError("RANGE: which commits are to be reviewed? As in RANGE=main..topic or RANGE=HEAD~3..HEAD")
@@ -143,20 +154,39 @@ async def _tell_refusals(stub: Stub) -> None:
 
 
 def _tell(stub: Stub, out: Path) -> int:
-    run = next(iter(stub.state.runs))
-    result = stub.state.results.newest(run.terms.id)
-    if result is None:
-        _say(f"error: the run ended {run.outcome}, and nothing was uploaded")
-        return _FAILED
-    files = replace_result(result.body, out)
-    _say("")
-    _say(f"the run ended {run.outcome}, exit {result.exit}")
-    for line in read_review(out):
-        _say(line)
-    _say("files:")
+    review, *compositions = stub.state.runs
+    files = _tell_run(stub, review, out, REVIEW, read_review)
+    for composition in compositions:
+        files += _tell_run(stub, composition, out, FEEDBACK, read_feedback)
+    if not compositions:
+        remove_result(out, FEEDBACK)
+        if review.outcome == "COMPLETED":
+            _say("")
+            _say("no observation was admitted, so there is no feedback to compose")
+    if files:
+        _say("")
+        _say("files:")
     for file in files:
         _say(f"  {file}  {file.stat().st_size:,} bytes")
-    return 0 if run.outcome == "COMPLETED" else _FAILED
+    return 0 if all(run.outcome == "COMPLETED" for run in stub.state.runs) else _FAILED
+
+
+def _tell_run(stub: Stub, run: AgentRun, out: Path, name: str, read: Callable[[Path], list[str]]) -> list[Path]:
+    """Show what a run left; its files, put into `out` below that name in place of earlier ones."""
+    _say("")
+    result = stub.state.results.newest(run.terms.id)
+    exit = "" if result is None else f", exit {result.exit}"
+    _say(f"the {_CALLED[name]} ended {run.outcome}{exit}")
+    if run.outcome != "COMPLETED":
+        reasons = [end.reason for id, _, end in stub.state.ends if id == run.terms.id and end.reason]
+        _say(f"error: the {_CALLED[name]} failed: {reasons[-1] if reasons else 'no reason was told'}")
+    if result is None:
+        remove_result(out, name)
+        return []
+    files = replace_result(result.body, out, name)
+    for line in read(out):
+        _say(line)
+    return files
 
 
 def _say(line: str) -> None:

@@ -18,6 +18,7 @@ What = Literal[
     "revoke",
     "deadline_in",
     "refuse",
+    "withdraw",
 ]
 
 # About thirty years: any moment that comes of it can be written down.
@@ -35,6 +36,7 @@ _ONLY_AT: Final[dict[str, frozenset[str]]] = {
     "wrong_digest": frozenset({"runtime", "workspace", "result"}),
     "malformed_frame": frozenset({"model"}),
     "refuse": frozenset({"end"}),
+    "withdraw": frozenset({"renew", "context", "model", "end"}),
     "take_away": frozenset({"renew", "context", "runtime", "workspace", "observations", "result", "end", "model"}),
     "deadline_in": frozenset({"renew", "context", "runtime", "workspace", "observations", "result", "model"}),
 }

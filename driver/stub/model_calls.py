@@ -37,6 +37,7 @@ class ModelCalls:
         """The answer to a model call, open while in the block. Raises Rejected."""
         state = self._state
         run = state.runs.require_current(received.run_id, received.epoch)
+        state.require_admitted(run)
         attempt = state.take_slot(run)
         state.journal.record("model.call_opened", run=run.terms.id, epoch=run.epoch)
         try:

@@ -12,9 +12,13 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
+from driver.stub.conversations import CONVERSATION_KINDS
 from driver.stub.errors import ClaimNotHeld, Rejected
+
+YIELDING: Final = ("DIGEST",)
+"""Kinds whose queued runs wait for the other queued runs of their subject."""
 
 
 class State(StrEnum):
@@ -71,11 +75,12 @@ class AgentRun:
 
 
 class Runs:
-    """All runs, oldest first. `record` hears of each move."""
+    """All runs, oldest first. `record` hears of each move; at most `turns` conversation runs are leased at one time."""
 
-    def __init__(self, now: Callable[[], datetime], record: Record) -> None:
+    def __init__(self, now: Callable[[], datetime], record: Record, *, turns: int | None = None) -> None:
         self._now = now
         self._record = record
+        self._turns = turns
         self._runs: dict[str, AgentRun] = {}
 
     def __iter__(self) -> Iterator[AgentRun]:
@@ -97,19 +102,34 @@ class Runs:
         self._tell("run.queued", run)
         return run
 
+    def continue_as(self, run_id: str, terms: RunTerms) -> AgentRun:
+        """Queue the next step of the work of an ended run, as a new run with terms of its own.
+
+        Its epochs go on from the ended run's, so that no claim of either has the epoch of another. It is no retry, so
+        it begins with the attempts that were spent and spends none. ValueError for a run that has not ended, or of
+        another subject.
+        """
+        ended = self.get(run_id)
+        if ended.state is not State.ENDED or terms.subject != ended.terms.subject:
+            raise ValueError(f"run {run_id} cannot be continued as {terms.id}")
+        run = self.queue(terms)
+        run.epoch, run.attempt = ended.epoch, ended.attempt
+        self._tell("run.continues", run, ended=run_id)
+        return run
+
     def next_of(self, subject: str) -> AgentRun | None:
-        """The run that the subject's next claim would take: the oldest, due or not, or None."""
+        """The run that the subject's next claim would take: the oldest that does not yield, due or not, or None."""
         of_subject = [run for run in self if run.terms.subject == subject and run.state is not State.ENDED]
         if any(run.state is State.LEASED for run in of_subject):
             return None
-        return of_subject[0] if of_subject else None
+        return min(of_subject, key=lambda run: run.terms.kind in YIELDING, default=None)
 
     def claim(self, subject: str, kinds: Collection[str]) -> AgentRun | None:
-        """Lease the subject's next run, if it is due and of one of the kinds."""
+        """Lease the subject's next run, if it is due, of one of the kinds and within the cap of its kind."""
         self.reap()
         run = self.next_of(subject)
         now = self._now()
-        if run is None or run.due > now or run.terms.kind not in kinds:
+        if run is None or run.due > now or run.terms.kind not in kinds or self._is_capped(run):
             return None
         run.state = State.LEASED
         run.epoch += 1
@@ -186,6 +206,12 @@ class Runs:
                     self._give_back(run, "LOST", charged=True, after=timedelta(0))
             elif run.state is State.QUEUED and self._not_started(run, now):
                 self._finish(run, "NOT_STARTED")
+
+    def _is_capped(self, run: AgentRun) -> bool:
+        """Digests and turns share one cap."""
+        if self._turns is None or run.terms.kind not in CONVERSATION_KINDS:
+            return False
+        return sum(one.state is State.LEASED and one.terms.kind in CONVERSATION_KINDS for one in self) >= self._turns
 
     def _not_started(self, run: AgentRun, now: datetime) -> bool:
         if run.terms.start_within is None or now < run.due + run.terms.start_within:

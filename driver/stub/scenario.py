@@ -1,7 +1,8 @@
 """Scenarios: what the stub plays, as one TOML file (docs/stub.md, "Scenarios").
 
-[run]        kind, subject, lease_seconds, deadline_seconds, work_seconds, attempts, ...; [[run]] for several
+[run]        kind, subject, lease_seconds, deadline_seconds, work_seconds, attempts, compose, ...; [[run]] for several
 [sandbox]    what is known of the sandbox
+[capacity]   turns: how many conversation runs may be leased at one time
 [workspace]  directory, or repository and range; without either an example repository is made
 [model]      id, wire, in_flight, turns; [[model.session]] answers the sessions that hold its `match`
 [[fault]]    at, nth, what, and what that needs
@@ -16,6 +17,7 @@ from typing import Any, Final, Literal, Self
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from driver.gateway.wire import ModelWire
+from driver.stub.conversations import CONVERSATION_KINDS
 from driver.stub.errors import ScenarioError
 from driver.stub.fault_table import FaultTable, Positive, Seconds, Table
 from driver.stub.runs import RunTerms
@@ -23,12 +25,9 @@ from driver.stub.runs import RunTerms
 _BUNDLED: Final = Path(__file__).parent / "scenarios"
 
 
-class RunTable(Table):
-    """One run. Its deadline counts from each claim; `context` is added to what its kind is told."""
+class TermsTable(Table):
+    """The terms of a run. Its deadline counts from each claim; `context` is added to what its kind is told."""
 
-    id: str | None = Field(None, pattern=r"^[A-Za-z0-9._:-]{1,200}$")
-    kind: str = "REVIEW"
-    subject: str = Field("review:1", min_length=1)
     lease_seconds: Positive = 60.0
     deadline_seconds: Positive | None = 900.0
     start_within_seconds: Positive | None = None
@@ -37,6 +36,37 @@ class RunTable(Table):
     retry_seconds: Seconds = 1.0
     upload_seconds: Positive = 600.0
     context: dict[str, Any] = Field(default_factory=dict)
+
+
+class RunTable(TermsTable):
+    """One run. With `compose` (true, or a table of terms) a review is followed by the composition of its feedback."""
+
+    id: str | None = Field(None, pattern=r"^[A-Za-z0-9._:-]{1,200}$")
+    kind: str = "REVIEW"
+    subject: str = Field("review:1", min_length=1)
+    compose: TermsTable | None = None
+
+    @field_validator("compose", mode="before")
+    @classmethod
+    def _yes_or_no(cls, value: object) -> object:
+        return {True: {}, False: None}[value] if isinstance(value, bool) else value
+
+    @model_validator(mode="after")
+    def _composes_a_review(self) -> Self:
+        if self.compose is not None and self.kind != "REVIEW":
+            raise ValueError("`compose` goes with the kind REVIEW only")
+        return self
+
+    def composed_by(self, run_id: str) -> str:
+        """The id of the run that composes the feedback of this review."""
+        return f"{run_id}-compose"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _subject_of_its_kind(cls, values: object) -> object:
+        if isinstance(values, dict) and values.get("kind") in CONVERSATION_KINDS:
+            return {"subject": "conversation:1", **values}
+        return values
 
     def named(self, number: int) -> str:
         """The id of this run, the `number`th of the scenario."""
@@ -62,6 +92,12 @@ class SandboxTable(Table):
     workspace: str = "workspace:1"
     life_seconds: Positive = 3600.0
     drives: list[str] | None = None
+
+
+class CapacityTable(Table):
+    """`turns` caps the leased runs of both conversation kinds together, over all subjects."""
+
+    turns: int | None = Field(None, ge=1)
 
 
 class WorkspaceTable(Table):
@@ -104,7 +140,7 @@ class Turn(Table):
 
     text: str = ""
     calls: list[ToolCall] = Field(default_factory=list)
-    rule: Literal["report"] | None = None
+    rule: Literal["report", "compose", "answer"] | None = None
     usage: Usage | None = None
     delay_seconds: Seconds = 0.0
     gap_seconds: Seconds = 0.0
@@ -124,11 +160,14 @@ class SessionTable(Table):
 
 
 class ModelTable(Table):
-    """The last of `turns` answers every later call when it is a rule; else the model says that it is done."""
+    """The last of `turns` answers every later call when it is a rule; else the model says that it is done.
+
+    Without `in_flight` an attempt may have 170 calls in flight, or 2 of a conversation.
+    """
 
     id: str = Field("scripted-model", min_length=1)
     wire: ModelWire = "responses"
-    in_flight: int = Field(170, ge=1)
+    in_flight: int | None = Field(None, ge=1)
     turns: list[Turn] = Field(default_factory=lambda: [Turn(rule="report")])
     session: list[SessionTable] = Field(default_factory=list)
 
@@ -138,6 +177,7 @@ class Scenario(Table):
 
     run: list[RunTable] = Field([RunTable()], min_length=1)
     sandbox: SandboxTable = SandboxTable()
+    capacity: CapacityTable = CapacityTable()
     workspace: WorkspaceTable = WorkspaceTable()
     model: ModelTable = ModelTable()
     fault: list[FaultTable] = Field(default_factory=list)
@@ -150,6 +190,7 @@ class Scenario(Table):
     @model_validator(mode="after")
     def _each_run_once(self) -> Self:
         names = [run.named(number) for number, run in enumerate(self.run, 1)]
+        names += [run.composed_by(name) for run, name in zip(self.run, names, strict=True) if run.compose is not None]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ValueError(f"two runs are called {twice}")
         return self

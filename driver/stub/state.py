@@ -8,7 +8,9 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
-from driver.gateway.wire import End, EndResult
+from driver.gateway.wire import DIGEST_NOT_ADMITTED, End, EndResult
+from driver.stub.compositions import composition_of
+from driver.stub.conversations import CONVERSATION_KINDS, calls_in_flight, context_of, require_answer
 from driver.stub.errors import Rejected, TokenNotAccepted
 from driver.stub.faults import Faults
 from driver.stub.journal import Journal
@@ -29,7 +31,7 @@ class GatewayState:
         self.prepared = prepared
         self.now = now
         self.journal = Journal(now)
-        self.runs = Runs(now, self.journal.record)
+        self.runs = Runs(now, self.journal.record, turns=scenario.capacity.turns)
         self.sandboxes = Sandboxes(key, now, self.journal.record)
         self.results = Results()
         self.admissions: dict[tuple[str, int], Admissions] = {}
@@ -37,6 +39,7 @@ class GatewayState:
         self.faults = Faults(scenario.fault)
         self.script = Script(scenario.model, now)
         self.in_flight: Counter[tuple[str, int]] = Counter()
+        self._withdrawn: set[str] = set()
         self._tables: dict[str, RunTable] = {}
         for number, table in enumerate(scenario.run, 1):
             run = self.runs.queue(table.terms(number))
@@ -48,9 +51,26 @@ class GatewayState:
         """What the scenario says about a run."""
         return self._tables[run.terms.id]
 
+    def told(self, run: AgentRun) -> dict[str, Any]:
+        """What the run's kind is told besides the common part, as far as the scenario decides it."""
+        return {**context_of(run.terms.kind, run.terms.subject), **self.table(run).context}
+
+    def withdraw(self, run_id: str) -> None:
+        """Admission is withdrawn for good: the run's work is not wanted any more."""
+        self._withdrawn.add(self.runs.get(run_id).terms.id)
+        self.journal.record("admission.withdrawn", run=run_id)
+
+    def require_admitted(self, run: AgentRun) -> None:
+        """Rejected (403) when admission was withdrawn: before the work, and before each model call."""
+        if run.terms.id in self._withdrawn:
+            raise Rejected(403, DIGEST_NOT_ADMITTED, "the work is not wanted any more")
+
     def claim(self, sandbox: Sandbox, kinds: list[str]) -> AgentRun | None:
-        """The next run of the sandbox's subject, leased to it."""
+        """The next run of the sandbox's subject, leased to it. One that is not admitted any more ends instead."""
         run = self.runs.claim(sandbox.subject, self.scenario.sandbox.drives or kinds)
+        if run is not None and run.terms.id in self._withdrawn:
+            self.runs.end(run.terms.id, run.epoch, "REFUSED")
+            return None
         if run is not None:
             self.sandboxes.use(sandbox)
         return run
@@ -71,22 +91,41 @@ class GatewayState:
         With `refuse` a completion is no longer wanted: nothing is stored and the run is over.
         """
         self.require_subject(sandbox, run_id)
-        if refuse and end.outcome == "COMPLETED":
+        if (refuse or run_id in self._withdrawn) and end.outcome == "COMPLETED":
             fresh = self.runs.end(run_id, epoch, "REFUSED")
             return EndResult(result="REFUSED", reason="no longer wanted") if fresh else _ALREADY
+        self._judge(run_id, epoch, end)
         fresh = self._apply(run_id, epoch, end)
         if fresh:
             self.ends.append((run_id, epoch, end))
+            if end.outcome == "COMPLETED":
+                self._compose(run_id, epoch)
             if end.outcome == "UNISOLATED":
                 self.sandboxes.take_back(sandbox)
         return EndResult(result="ENDED") if fresh else _ALREADY
+
+    def _judge(self, run_id: str, epoch: int, end: End) -> None:
+        """Rejected (422) when a conversation would be completed without an answer that its context allows."""
+        run = self.runs.get(run_id)
+        is_repeat = epoch in run.ended_epochs
+        if end.outcome == "COMPLETED" and run.terms.kind in CONVERSATION_KINDS and not is_repeat:
+            require_answer(end.answer, self.told(self.runs.require_current(run_id, epoch)))
+
+    def _compose(self, run_id: str, epoch: int) -> None:
+        """A completed review is followed by the composition of its feedback, in the same step."""
+        run = self.runs.get(run_id)
+        table = composition_of(run, self.table(run), self.admissions.get((run_id, epoch)))
+        if table is not None:
+            # Noted first: whoever waits for the run may ask for its table at once.
+            self._tables[table.named(0)] = table
+            self.runs.continue_as(run_id, table.terms(0))
 
     def _apply(self, run_id: str, epoch: int, end: End) -> bool:
         retry = self.runs.get(run_id).terms.retry_after
         match end.outcome:
             case "COMPLETED":
                 return self.runs.end(run_id, epoch, end.outcome)
-            case "FAILED" if end.reason == "erased":
+            case "FAILED" if end.reason == "erased" or run_id in self._withdrawn:
                 return self.runs.end(run_id, epoch, end.outcome)
             case "FAILED":
                 return self.runs.requeue(run_id, epoch, end.outcome, charged=True, after=retry)
@@ -98,7 +137,7 @@ class GatewayState:
     def take_slot(self, run: AgentRun) -> tuple[str, int]:
         """Count one more model call of the attempt. Rejected (429) past its limit, before the provider."""
         attempt = (run.terms.id, run.epoch)
-        if self.in_flight[attempt] >= self.scenario.model.in_flight:
+        if self.in_flight[attempt] >= (self.scenario.model.in_flight or calls_in_flight(run.terms.kind)):
             raise Rejected(
                 429, "calls_in_flight", "too many model calls of this attempt", headers=(("retry-after", "1"),)
             )

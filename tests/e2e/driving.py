@@ -44,8 +44,12 @@ class Driver:
     async def wait_event(self, event: str, **fields: Any) -> dict[str, Any]:
         """The first line of that event with these fields, once it is there."""
         while not (found := self.named(event, **fields)):
-            await self._changed.wait()
+            await self.changed()
         return found[0]
+
+    async def changed(self) -> None:
+        """Return once another line was logged."""
+        await self._changed.wait()
 
     async def exit(self) -> int:
         """The exit code, once the driver has ended and its log is read."""

@@ -65,18 +65,27 @@ def until(process: "subprocess.Popen[str]", event: str) -> list[str]:
 
 
 def test_a_review_is_shown(tmp_path: Path, repository: Path) -> None:
-    """Every observation is shown with file and line, the files are named, and a second review replaces the first."""
+    """Observations with file and line, then the feedback at its place; a second review replaces the first."""
     out = tmp_path / "result"
     for _ in range(2):
         exit, lines = demo(tmp_path, f"--out={out}", f"--repository={repository}", "--range=HEAD~2..HEAD")
         assert exit == 0
-        end = lines.index("the run ended COMPLETED, exit 0")
+        end = lines.index("the review ended COMPLETED, exit 0")
         assert lines[end + 1] == "  !!  errors-are-specific: NOT_MET (MAJOR)"
         assert "      stock/shelf.py:14" in lines
         assert "        >         except:" in lines
-        assert f"  {out}/out/result.json" in [line.rpartition("  ")[0] for line in lines]
+        feedback = lines.index("the composition ended COMPLETED, exit 0")
+        assert feedback > end
+        assert lines[feedback + 1 : feedback + 3] == [
+            "  stock/load.py:12",
+            "      An added line prints for its author. (no-debug-leftovers, minor)",
+        ]
+        assert lines.index("  stock/shelf.py:14") < lines.index("  summary")
+        named = [line.rpartition("  ")[0] for line in lines]
+        assert f"  {out}/out/result.json" in named
+        assert f"  {out}/feedback/feedback.json" in named
         (out / "notes.txt").write_text("mine")
-    assert sorted(path.name for path in out.iterdir()) == [".demo-result", "notes.txt", "out"]
+    assert sorted(path.name for path in out.iterdir()) == [".demo-result", "feedback", "notes.txt", "out"]
     assert list((tmp_path / "tmp").iterdir()) == []
 
 

@@ -68,7 +68,7 @@ class Case:
 
 
 SILENT = [{"at": "model", "nth": "every", "what": "stall"}]
-WATCHDOG = "import kinds.programs.measure as m; m._WATCHDOG_MARGIN = -598.0"
+WATCHDOG = "import kinds.programs.starting as s; s.WATCHDOG_MARGIN = -598.0"
 UNFORESEEN = "import kinds.programs.practices as p; p.plan = lambda practices: practices / 0"
 CASES = {
     "0": Case(0, None),

@@ -76,6 +76,38 @@ def deadline_moved(stub: Stub, driver: Driver) -> None:
     assert result.exit == 124
 
 
+def composed(stub: Stub, driver: Driver) -> None:
+    completed(stub, driver)
+    run = stub.state.runs.get("run-1-compose")
+    assert (run.outcome, run.epoch, run.attempt) == ("COMPLETED", 2, 0)
+    feedback = json.loads(files_of(stub, "run-1-compose")["out/feedback.json"])
+    assert len(feedback["units"]) == 3
+    assert driver.named("workspace.reused")
+
+
+def answered(*runs: str) -> Callable[[Stub, Driver], None]:
+    def check(stub: Stub, driver: Driver) -> None:
+        assert [(run, end.outcome) for run, _, end in stub.state.ends] == [(run, "COMPLETED") for run in runs]
+        assert all(end.answer and end.answer["factIds"] for _, _, end in stub.state.ends)
+        assert driver.named("run.ended", outcome="COMPLETED", exit=0, answer="ENDED")
+
+    return check
+
+
+def digest_refused(reason: str) -> Callable[[Stub, Driver], None]:
+    def check(stub: Stub, driver: Driver) -> None:
+        failed(stub, driver, 77, reason)
+        assert [end.answer for _, _, end in stub.state.ends] == [None]
+        assert stub.state.runs.get("run-1").attempt == 0
+
+    return check
+
+
+def digest_refused_at_end(stub: Stub, driver: Driver) -> None:
+    end_refused(stub, driver)
+    assert stub.state.ends == []
+
+
 def end_lost_reply(stub: Stub, driver: Driver) -> None:
     completed(stub, driver)
     assert driver.named("run.ended")[0]["answer"] == "ALREADY_ENDED"
@@ -168,8 +200,13 @@ def workspace_resumed(interruptions: int) -> Callable[[Stub, Driver], None]:
 CHECKS: dict[str, Callable[[Stub, Driver], None]] = {
     "claim-lost": claim_lost,
     "clean": completed,
+    "compose": composed,
     "context-slow": context_slow,
     "deadline-moved": deadline_moved,
+    "digest": answered("run-1"),
+    "digest-refused-at-end": digest_refused_at_end,
+    "digest-refused-before": digest_refused("context: refused with 403"),
+    "digest-refused-midway": digest_refused("refused by admission"),
     "end-lost-reply": end_lost_reply,
     "end-refused": end_refused,
     "model-cut": model_made_again(1),
@@ -184,6 +221,7 @@ CHECKS: dict[str, Callable[[Stub, Driver], None]] = {
     "result-wrong-digest": result_lost_reply,
     "runtime-wrong-digest": nothing_was_run,
     "token-revoked": token_revoked,
+    "turn": answered("turn-1", "digest-1"),
     "unknown-kind": unknown_kind,
     "work-erased": work_erased,
     "workspace-cut": workspace_resumed(2),

@@ -23,6 +23,7 @@ from driver.process.environment import DoorAddress, ProgramFacts
 from driver.process.limits import ProgramLimits
 from driver.process.programs import ProgramRunner
 from driver.work import Section, WorkSections
+from driver.workspace.empty import empty
 
 ENVELOPE: dict[str, Any] = {
     "schemaVersion": 3,
@@ -72,9 +73,22 @@ class CaseWorkspace:
 
     layout: Layout
     fill: Callable[[], Awaitable[None]]
+    stands: bool = False
 
     async def prepare(self) -> None:
         await self.fill()
+        self._make_writable()
+
+    async def reuse_or_prepare(self) -> bool:
+        if not self.stands:
+            await self.prepare()
+        return self.stands
+
+    async def clear(self) -> None:
+        await anyio.to_thread.run_sync(empty, self.layout.root)
+        self._make_writable()
+
+    def _make_writable(self) -> None:
         for directory in self.layout.writable:
             directory.mkdir(parents=True, exist_ok=True)
 

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from driver.errors import ArchiveRefused, ClaimLost, DriverError, KindFailed, TransferFailed, WorkspaceError
-from driver.kind import Outcome, StopReason, load_kind
+from driver.kind import Outcome, StopReason
 from kinds.review import Review, command
 from tests.kinds.review_case import Case, bundled, context, make_case, script, small_change
 
@@ -245,10 +245,7 @@ def test_only_the_bundled_program_gets_our_arguments(case: Case) -> None:
     assert " ".join(command(case.held(), "task.json")) == (
         "python -I -m kinds.programs.measure --task task.json --wire responses --session-heap 1000 --session-size 100"
     )
+    case.context = context(model={"id": "m", "wire": "chat", "contextTokens": 9000})
+    assert list(command(case.held(), "task.json"))[-2:] == ["--context-tokens", "9000"]
     case.bundled = bundled(("my-program", "--flag"))
     assert list(command(case.held(), "task.json")) == ["my-program", "--flag"]
-
-
-def test_it_is_installed() -> None:
-    """The driver finds the runner by the kind's name."""
-    assert isinstance(load_kind("REVIEW"), Review)

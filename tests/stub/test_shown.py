@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from driver.stub.errors import StubError
-from driver.stub.shown import read_review, replace_result, require_ours
+from driver.stub.shown import FEEDBACK, read_feedback, read_review, remove_result, replace_result, require_ours
 
 OBSERVATION = {
     "practiceSlug": "no-open-ends",
@@ -55,6 +55,68 @@ def test_a_review_as_lines(tmp_path: Path) -> None:
         "  ..  tests: not reached: no time",
         "  1 admitted, 0 refused by the gateway",
     ]
+
+
+FEEDBACK_FILE: dict[str, Any] = {
+    "units": [
+        {"observationIds": ["c"], "body": "All of it.", "placement": {"kind": "SUMMARY"}},
+        {"observationIds": ["b"], "body": "Later.", "placement": {"kind": "INLINE", "path": "b.py", "line": 9}},
+        {"observationIds": ["a"], "body": "Two\n\nlines.", "placement": {"kind": "INLINE", "path": "b.py", "line": 3}},
+    ],
+    "summary": "It is fine.",
+    "uncovered": [
+        {"id": "d", "practiceSlug": "naming", "outcome": "NOT_MET"},
+        {"id": "e", "practiceSlug": "tests", "outcome": "MET"},
+    ],
+    "refused": [{"unit": "{}", "reason": "it is empty"}],
+}
+
+
+def composed(tmp_path: Path, feedback: Any) -> list[str]:
+    text = feedback if isinstance(feedback, bytes) else json.dumps(feedback).encode()
+    replace_result(packed({"out/feedback.json": text}), tmp_path / "result", FEEDBACK)
+    return read_feedback(tmp_path / "result")
+
+
+def test_feedback_as_lines(tmp_path: Path) -> None:
+    """Each unit at its place in the order of the change, then the summary, then what is missing or was refused."""
+    assert composed(tmp_path, FEEDBACK_FILE) == [
+        *("  b.py:3", "      Two", "", "      lines.", ""),
+        *("  b.py:9", "      Later.", ""),
+        *("  on the change as a whole", "      All of it.", ""),
+        *("  summary", "      It is fine."),
+        "  ..  naming: no feedback on it",
+        "  ..  a unit was refused: it is empty",
+    ]
+
+
+@pytest.mark.parametrize(
+    "feedback",
+    [b"\xff", b"{}", b"null", {"units": 5}, {"units": [{}]}, {"units": [{"placement": 1}]}],
+)
+def test_feedback_of_another_kind(tmp_path: Path, feedback: Any) -> None:
+    """What is not the bundled program's is said to be so, in one line."""
+    assert composed(tmp_path, feedback) == ["  feedback.json is not what the bundled program writes"]
+
+
+def test_feedback_that_commands_the_terminal(tmp_path: Path) -> None:
+    """Control characters and marks of direction are blanks, wherever they stand."""
+    evil = "\x1b[2J\u202e\x9b\ud800"
+    unit = {"body": evil, "placement": {"kind": "INLINE", "path": evil, "line": evil}}
+    lines = composed(tmp_path, FEEDBACK_FILE | {"units": [unit], "summary": evil})
+    assert lines
+    assert all(line.isprintable() for line in lines)
+
+
+def test_a_review_without_feedback_removes_the_feedback_before(tmp_path: Path) -> None:
+    """What an earlier composition left does not stand beside a later review; a directory of somebody else's stays."""
+    replace_result(packed({"out/feedback.json": b"{}"}), tmp_path / "result", FEEDBACK)
+    replace_result(packed({"out/result.json": b"{}"}), tmp_path / "result")
+    remove_result(tmp_path / "result", FEEDBACK)
+    assert sorted(path.name for path in (tmp_path / "result").iterdir()) == [".demo-result", "out"]
+    (tmp_path / "mine" / FEEDBACK).mkdir(parents=True)
+    remove_result(tmp_path / "mine", FEEDBACK)
+    assert (tmp_path / "mine" / FEEDBACK).is_dir()
 
 
 def test_no_line_commands_the_terminal(tmp_path: Path) -> None:

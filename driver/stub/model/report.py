@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from driver.stub.model.compose import compose
 from driver.stub.model.conversation import Conversation
 
 _PRACTICE: Final = re.compile(r"^#+ Practice ([A-Za-z0-9._-]+)", re.MULTILINE)
@@ -43,7 +44,9 @@ def added_lines(brief: str) -> list[AddedLine]:
 
 
 def report(conversation: Conversation) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
-    """The text and the tool calls of this turn."""
+    """The text and the tool calls of this turn. Where feedback is asked for and no observation, see `compose`."""
+    if "report_feedback" in conversation.tools:
+        return compose(conversation)
     lines = added_lines(conversation.brief)
     practices = list(dict.fromkeys(_PRACTICE.findall(conversation.brief)))
     if conversation.turn == 0 and lines and "read" in conversation.tools:

@@ -9,6 +9,8 @@ from datetime import datetime
 from typing import Any, Final, Protocol
 
 from driver.stub.model import chat, messages, responses
+from driver.stub.model.answer import answer
+from driver.stub.model.compose import compose
 from driver.stub.model.conversation import Call, Conversation, Reply
 from driver.stub.model.report import report
 from driver.stub.scenario import ModelTable, Turn, Usage
@@ -70,9 +72,16 @@ def models(model: str) -> dict[str, Any]:
     return {"object": "list", "data": [{"id": model, "object": "model", "created": 0, "owned_by": "stub"}]}
 
 
+_RULES: Final[dict[str, Callable[[Conversation], tuple[str, list[tuple[str, dict[str, Any]]]]]]] = {
+    "answer": answer,
+    "compose": compose,
+    "report": report,
+}
+
+
 def _content(conversation: Conversation, turn: Turn) -> tuple[str, list[tuple[str, str]]]:
-    if turn.rule == "report":
-        text, calls = report(conversation)
+    if turn.rule is not None:
+        text, calls = _RULES[turn.rule](conversation)
         return text, [(name, json.dumps(arguments)) for name, arguments in calls]
     return turn.text, [
         (call.name, call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments))
