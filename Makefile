@@ -13,7 +13,7 @@ MODEL ?=
 WIRE ?= responses
 export REPO RANGE OUT PROVIDER_URL MODEL WIRE PROVIDER_KEY
 
-.PHONY: demo review test test-slow check format bench bench-start bench-door bench-litellm constraints clean
+.PHONY: demo review test test-slow check format bench bench-start bench-door bench-sessions bench-litellm constraints clean
 
 demo: $(READY)
 	@$(BIN)/python -m driver.stub.demo --out="$$OUT"
@@ -38,13 +38,16 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: bench-start bench-door
+bench: bench-start bench-door bench-sessions
 
 bench-start: $(READY)
 	$(BIN)/python -m bench.start
 
 bench-door: $(READY)
 	$(BIN)/python -m bench.door
+
+bench-sessions: $(READY)
+	$(BIN)/python -m bench.sessions
 
 # A peer for bench-door: 760 MB, in a virtual environment of its own.
 bench-litellm:

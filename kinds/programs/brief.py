@@ -1,7 +1,7 @@
 """The first message of a session: what it is about, what was captured, and the practices it is asked for.
 
-Each part is bounded and says what was cut. Captured text stands behind `| ` on every line, so that nothing
-in it can look like a part of the brief.
+Each part is bounded and says what was cut. Whatever the workspace says stands behind `| ` on every line, the task and
+the criteria too, so that nothing in it can look like a part of the brief.
 """
 
 import json
@@ -15,7 +15,8 @@ from kinds.programs.confine import Confined
 from kinds.programs.envelope import TaskEnvelope
 from kinds.programs.errors import InputsUnusable, ToolRefused
 from kinds.programs.practices import Plan, Practice
-from kinds.programs.text import flat
+from kinds.programs.text import quoted
+from kinds.programs.window import BYTES_A_TOKEN
 
 _KIB = 1024
 _DIFF: Final = "work/change/diff.patch"
@@ -27,11 +28,12 @@ _RECORD_BYTES: Final = 12 * _KIB
 _RECORDS_BYTES: Final = 48 * _KIB
 _HINT_BYTES: Final = 8 * _KIB
 _HINTS_BYTES: Final = 24 * _KIB
+_BESIDE_BYTES: Final = _RECORDS_BYTES + _HINTS_BYTES
+_CONTEXT_SHARE: Final = 0.5
 _FIRST: Final = "metadata.json"
 _NAMED_FILES: Final = 200
 _DEPTH: Final = 8
 _PLAIN_NAME: Final = re.compile(r"[\w .,@+=~()\[\]/-]+")
-_HEADING: Final = re.compile(r"^(?=#{1,2}\s)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -46,18 +48,28 @@ def system_prompt() -> str:
     return (Path(__file__).parent / "prompts" / "measure.md").read_text(encoding="utf-8")
 
 
-def gather(workspace: Confined, envelope: TaskEnvelope) -> Shared:
-    """Read what all sessions are told. Blocks. Raises InputsUnusable when there is no change view."""
+def part_for(context_tokens: int | None) -> float:
+    """How much of its bounds a brief may use, so that what all sessions are told takes half the context at most."""
+    if context_tokens is None:
+        return 1.0
+    return min(1.0, context_tokens * BYTES_A_TOKEN * _CONTEXT_SHARE / (_DIFF_BYTES + _STAT_BYTES + _BESIDE_BYTES))
+
+
+def gather(workspace: Confined, envelope: TaskEnvelope, part: float = 1.0) -> Shared:
+    """Read what all sessions are told, `part` of what its bounds allow.
+
+    Blocks. Raises InputsUnusable when there is no change view.
+    """
     task = (
-        f"# Task\n\n{_below_headings(envelope.prompt)}\n\n"
-        f"Repository {envelope.repository_full_name}, pull request {envelope.pull_request_number}. "
-        f"The reviewed checkout is `{envelope.repository_root}` in the workspace."
+        f"# Task\n\n{quoted(envelope.prompt.strip())}\n\n"
+        f"Repository {named(envelope.repository_full_name)}, pull request {envelope.pull_request_number}. "
+        f"The reviewed checkout is {named(envelope.repository_root)} in the workspace."
     )
     parts = [
         task,
-        *_records(workspace, envelope.context_root),
-        *_change(workspace),
-        *_hints(workspace),
+        *_records(workspace, envelope.context_root, int(_RECORDS_BYTES * part)),
+        *change(workspace, int(_DIFF_BYTES * part)),
+        *_hints(workspace, int(_HINTS_BYTES * part)),
     ]
     return Shared("\n\n".join(parts))
 
@@ -78,17 +90,17 @@ def reminder(left: list[str]) -> str:
 
 
 def _practice(practice: Practice) -> str:
-    criteria = _below_headings(practice.criteria or "")
-    return f"## Practice {practice.slug}\n\nTitle: {' '.join(practice.title.split())}\n\n{criteria}".rstrip()
+    text = f"Title: {' '.join(practice.title.split())}\n\n{(practice.criteria or '').strip()}"
+    return f"## Practice {practice.slug}\n\n{quoted(text.rstrip())}"
 
 
-def _records(workspace: Confined, root: str) -> list[str]:
-    return _section(workspace, root, "Captured records", _RECORD_BYTES, _RECORDS_BYTES, frozenset())
+def _records(workspace: Confined, root: str, together: int) -> list[str]:
+    return _section(workspace, root, "Captured records", _RECORD_BYTES, together, frozenset())
 
 
-def _hints(workspace: Confined) -> list[str]:
+def _hints(workspace: Confined, together: int) -> list[str]:
     title = "Hints of the precompute scripts (leads to follow, not findings)"
-    return _section(workspace, _HINTS, title, _HINT_BYTES, _HINTS_BYTES, frozenset({f"{_HINTS}/index.json"}))
+    return _section(workspace, _HINTS, title, _HINT_BYTES, together, frozenset({f"{_HINTS}/index.json"}))
 
 
 def _section(
@@ -103,19 +115,20 @@ def _section(
     left = together
     for path in paths[:_NAMED_FILES]:
         if left <= 0:
-            parts.append(f"{_named(path)} (not shown here; read it)")
+            parts.append(f"{named(path)} (not shown here; read it)")
             continue
         text, size = _head(workspace, path, min(each, left))
         left -= len(text)
-        parts.append(f"{_named(path)}\n{_quoted(text)}{_cut(path, text, size)}")
+        parts.append(f"{named(path)}\n{_quoted(text)}{_cut(path, text, size)}")
     if len(paths) > _NAMED_FILES:
-        parts.append(f"({len(paths) - _NAMED_FILES} more files below `{root}`)")
+        parts.append(f"({len(paths) - _NAMED_FILES} more files below {named(root)})")
     return ["\n\n".join(parts)]
 
 
-def _change(workspace: Confined) -> list[str]:
+def change(workspace: Confined, most: int = _DIFF_BYTES) -> list[str]:
+    """The change as a section, `most` bytes of it. Blocks. Raises InputsUnusable when there is no change view."""
     try:
-        diff, size = _open_head(workspace, _DIFF, _DIFF_BYTES)
+        diff, size = _open_head(workspace, _DIFF, most)
     except ToolRefused as error:
         raise InputsUnusable(f"there is no change view: {error}") from error
     stat, stat_size = _head(workspace, _STAT, _STAT_BYTES)
@@ -157,11 +170,10 @@ def _open_head(workspace: Confined, path: str, limit: int) -> tuple[bytes, int]:
 
 
 def _quoted(data: bytes) -> str:
-    text = data.decode("utf-8", "replace").replace("\r\n", "\n").removesuffix("\n")
-    return "\n".join(f"| {line}" for line in flat(text).split("\n"))
+    return quoted(data.decode("utf-8", "replace"))
 
 
-def _named(path: str) -> str:
+def named(path: str) -> str:
     """A path as a part of the brief. An odd one is written so that a tool call finds it and nothing reads as text."""
     return f"`{path}`" if _PLAIN_NAME.fullmatch(path) else json.dumps(path)
 
@@ -169,9 +181,4 @@ def _named(path: str) -> str:
 def _cut(path: str, shown: bytes, size: int) -> str:
     if len(shown) >= size:
         return ""
-    return f"\n(cut: {len(shown)} of {size} bytes are shown; read {_named(path)} for the rest)"
-
-
-def _below_headings(text: str) -> str:
-    """The text with its own first and second headings one step to the right: those of the brief are the brief's."""
-    return _HEADING.sub(" ", text.strip())
+    return f"\n(cut: {len(shown)} of {size} bytes are shown; read {named(path)} for the rest)"

@@ -9,6 +9,7 @@ ProgramFault
 │   ├── ContextFull       the provider says that the transcript is too long
 │   └── CallRefused       the call will never work
 │       └── DoorClosed    no call of this run will work any more
+│           └── NotAdmitted   admission refused the work itself
 ├── FrameTooLarge         one server-sent event is over its bound
 └── ToolRefused           a tool call that cannot be done; the model reads why
 """
@@ -67,6 +68,10 @@ class CallRefused(CallFault):
 
 class DoorClosed(CallRefused):
     """The door answers no call of this run any more."""
+
+
+class NotAdmitted(DoorClosed):
+    """Admission refused the work: its answer is not wanted any more."""
 
 
 class FrameTooLarge(ProgramFault):

@@ -143,9 +143,7 @@ class _Call:
         head = await self._go_ahead()
         if head is not None:
             return head
-        for piece in body.pieces:
-            await self._send(h11.Data(data=piece))
-        await self._send(h11.EndOfMessage())
+        await self._send_body(body)
         self._silent_until = anyio.current_time() + self._patience.first_byte
         while True:
             event = await self.next_event()
@@ -153,6 +151,12 @@ class _Call:
                 return event
             if not isinstance(event, h11.InformationalResponse):
                 raise CallCut("the door closed the connection without an answer")
+
+    async def _send_body(self, body: Body) -> None:
+        # In a frame of its own: the last piece would else be held for as long as the answer takes.
+        for piece in body.pieces:
+            await self._send(h11.Data(data=piece))
+        await self._send(h11.EndOfMessage())
 
     async def _go_ahead(self) -> h11.Response | None:
         """None when the body is wanted (or nobody says so in time), else the answer that came in its place."""

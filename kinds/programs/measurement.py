@@ -80,7 +80,8 @@ class Measurement:
         book = self.report.book = Book(tuple(practice.slug for practice in known))
         book.close(tuple(p.slug for p in known if p.criteria is None), "its criteria are not in the workspace")
         self.report.write()
-        shared = await anyio.to_thread.run_sync(brief.gather, self._workspace, self._envelope)
+        part = brief.part_for(self._around.context_tokens)
+        shared = await anyio.to_thread.run_sync(brief.gather, self._workspace, self._envelope, part)
         plans = practices.plan([practice for practice in known if practice.criteria is not None])
         progress.say(f"measuring {len(known)} practices in {len(plans)} sessions with {self._around.model}")
         reserve = min(_RESERVE_SECONDS, self._around.work_seconds * _RESERVE_SHARE)
@@ -111,6 +112,7 @@ class Measurement:
             self.report.book,
             self._envelope.repository_root,
             self._save,
+            self._around.context_tokens,
         )
         async with anyio.create_task_group() as tasks:
             for plan in plans:

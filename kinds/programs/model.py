@@ -7,7 +7,7 @@ before it is cut, and tried again.
 import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import anyio
 
@@ -20,13 +20,25 @@ from kinds.programs.errors import (
     ContextFull,
     DoorClosed,
     FrameTooLarge,
+    NotAdmitted,
 )
 from kinds.programs.exchange import Answer, Body, Door, Patience, exchange
 from kinds.programs.retry import RETRIES, Backoff, retry_after
 from kinds.programs.sse import FrameParser
 from kinds.programs.transcript import Transcript
 from kinds.programs.usage import UsageLedger
-from kinds.programs.wires import Features, Reader, Tool, Turn, Wire, decode, explain, tells_full
+from kinds.programs.wires import (
+    Features,
+    Reader,
+    Tool,
+    Turn,
+    Wire,
+    decode,
+    explain,
+    mapping,
+    string,
+    tells_full,
+)
 
 _MIB = 1024 * 1024
 FRAME_BYTES: Final = 4 * _MIB
@@ -38,6 +50,7 @@ _DRAIN_SECONDS: Final = 2.0
 _REFUSES_FIELD: Final = frozenset({400, 404, 405, 415, 422})
 _CLOSED: Final = frozenset({401, 403, 409, 410})
 _LOCAL_CAPACITY: Final = "local_capacity"
+_NOT_ADMITTED: Final = "digest_not_admitted"
 
 
 class Watcher(Protocol):
@@ -72,7 +85,9 @@ class ModelClient:
         tools: Sequence[Tool],
         waits: Waits,
         usage: UsageLedger,
+        features: Features = Features(),  # noqa: B008 # frozen
     ) -> None:
+        """`features` are what is asked of the provider at first."""
         self.wire = wire
         self._door = door
         self._model = model
@@ -80,7 +95,7 @@ class ModelClient:
         self._tools = tuple(tools)
         self._waits = waits
         self._usage = usage.of(model)
-        self._features = Features()
+        self._features = features
 
     async def ask(self, transcript: Transcript, watcher: Watcher) -> Turn:
         """The model's next turn.
@@ -144,6 +159,8 @@ async def refusal(answer: Answer, wall: Callable[[], float]) -> CallFault:
     if answer.status == 429 or answer.status >= 500 or answer.status == 408:
         wish = retry_after(answer.header("retry-after"), wall)
         return CallBusy(facts, retry_after=wish, local=code == _LOCAL_CAPACITY)
+    if answer.status == 403 and code == _NOT_ADMITTED:
+        return NotAdmitted(facts, status=answer.status)
     if answer.status in _CLOSED:
         return DoorClosed(facts, status=answer.status)
     if tells_full(detail) or answer.status == 413:
@@ -161,7 +178,14 @@ async def _complaint(answer: Answer) -> tuple[str, str]:
         document = decode(body)
     except CallCut:
         return body[:300].decode("utf-8", "replace"), ""
-    return explain(document), str(document.get("code", ""))
+    return explain(document), _code_of(document)
+
+
+def _code_of(document: dict[str, Any]) -> str:
+    """The code of a problem document, or of an error in the shape of a wire: the `code` or else the `type` in it."""
+    error = mapping(document.get("error"))
+    codes = (string(document.get("code")), string(error.get("code")), string(error.get("type")))
+    return next((code for code in codes if code), "")
 
 
 async def _streamed(answer: Answer, reader: Reader) -> Turn:

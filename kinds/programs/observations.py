@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from kinds.programs import repair
 from kinds.programs.citations import Citation, CitationRefused
-from kinds.programs.repair import NotUnderstood, loads
+from kinds.programs.repair import NotUnderstood
 from kinds.programs.text import clean, one_line
 from kinds.programs.wires import Tool
 
@@ -175,27 +176,9 @@ def items(arguments: str) -> list[Any]:
     closing bracket where only one repair is possible. Raises ObservationRefused.
     """
     try:
-        given = loads(arguments, lambda value: isinstance(value, dict) and "observations" in value)["observations"]
-        if isinstance(given, str):
-            given = loads(given, lambda value: isinstance(value, list | dict))
-        listed = [given] if isinstance(given, dict) else given
-        if not isinstance(listed, list):
-            raise ObservationRefused("`observations` must be a list of objects")
-        if len(listed) > _ITEMS:
-            raise ObservationRefused(f"`observations` holds {len(listed)} items; report at most {_ITEMS} at once")
-        return [_item(item) for item in listed]
+        return repair.items(arguments, "observations", _ITEMS)
     except NotUnderstood as error:
-        raise ObservationRefused(f"`observations` is not understood: {error}") from error
-
-
-def _item(item: Any) -> Any:
-    """The item, or what it holds when it is a string of JSON; one that is not understood is refused by itself."""
-    if not isinstance(item, str):
-        return item
-    try:
-        return loads(item, lambda value: isinstance(value, dict))
-    except NotUnderstood:
-        return item
+        raise ObservationRefused(str(error)) from error
 
 
 def _observation(book: Book, asked: tuple[str, ...], item: Any, check: Check) -> Observation:

@@ -27,6 +27,35 @@ def loads(text: str, wanted: Callable[[Any], bool]) -> Any:
     return value
 
 
+def items(arguments: str, name: str, most: int) -> list[Any]:
+    """What a tool call brings under `name`: a list, or one object alone; as JSON, or as a string that holds JSON.
+
+    An item that is a string of JSON is what it holds. Raises NotUnderstood, also for more than `most` items.
+    """
+    try:
+        given = loads(arguments, lambda value: isinstance(value, dict) and name in value)[name]
+        if isinstance(given, str):
+            given = loads(given, lambda value: isinstance(value, list | dict))
+    except NotUnderstood as error:
+        raise NotUnderstood(f"`{name}` is not understood: {error}") from error
+    listed = [given] if isinstance(given, dict) else given
+    if not isinstance(listed, list):
+        raise NotUnderstood(f"`{name}` must be a list of objects")
+    if len(listed) > most:
+        raise NotUnderstood(f"`{name}` holds {len(listed)} items; report at most {most} at once")
+    return [_item(item) for item in listed]
+
+
+def _item(item: Any) -> Any:
+    """The item, or what it holds when it is a string of JSON; one that is not understood stays as it is."""
+    if not isinstance(item, str):
+        return item
+    try:
+        return loads(item, lambda value: isinstance(value, dict))
+    except NotUnderstood:
+        return item
+
+
 def _repaired(text: str, wanted: Callable[[Any], bool]) -> Any:
     for candidate in _candidates(text.rstrip()):
         try:

@@ -16,7 +16,7 @@ from typing import Final
 
 from kinds.programs.confine import Confined
 from kinds.programs.errors import ToolRefused
-from kinds.programs.text import lines
+from kinds.programs.text import as_name, lines
 
 REFUSED: Final = 3
 """The exit of a search that was refused; stdout tells why."""
@@ -101,7 +101,7 @@ def _find(workspace: Confined, start: str, glob: str, output: _Output) -> None:
     for path in _files(workspace, start, output):
         below = path.removeprefix(f"{start}/") if start else path
         name = below if "/" in glob else below.rpartition("/")[2]
-        if expression.fullmatch(name) and not output.result(path):
+        if expression.fullmatch(name) and not output.result(as_name(path)):
             return
 
 
@@ -122,12 +122,16 @@ def _grep(workspace: Confined, start: str, pattern: str, output: _Output) -> Non
                     continue
                 file.seek(0)
                 for number, text, _ in lines(file, _LINE_BYTES, _FILE_BYTES):
-                    if expression.search(text) and not output.result(f"{path}:{number}: {text[:_SHOWN_CHARACTERS]}"):
+                    if expression.search(text) and not output.result(_hit(path, number, text)):
                         return
         except (ToolRefused, OSError):
             skipped += 1
     if skipped:
         output.note(f"{skipped} files were not searched: over {_FILE_BYTES} bytes, or not readable")
+
+
+def _hit(path: str, number: int, text: str) -> str:
+    return f"{as_name(path)}:{number}: {text[:_SHOWN_CHARACTERS]}"
 
 
 def _files(workspace: Confined, start: str, output: _Output) -> Iterator[str]:

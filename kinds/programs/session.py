@@ -22,13 +22,17 @@ from kinds.programs.wires import ToolCall
 
 @dataclass(frozen=True)
 class Desk:
-    """What all sessions work with. `recorded` is called after each batch that changed the book."""
+    """What all sessions work with. `recorded` is called after each batch that changed the book.
+
+    `context_tokens` is the model's context, or None where nobody told.
+    """
 
     model: ModelClient
     toolkit: Toolkit
     book: Book
     repository: str
     recorded: Callable[[], None]
+    context_tokens: int | None = None
 
 
 class Session:
@@ -38,12 +42,23 @@ class Session:
         self._plan = plan
         self._desk = desk
         self._log = log
-        self._dialogue = Dialogue(plan.name, self, model=desk.model, toolkit=desk.toolkit, room=room, log=log)
+        self._dialogue = Dialogue(
+            plan.name,
+            self,
+            model=desk.model,
+            toolkit=desk.toolkit,
+            room=room,
+            log=log,
+            context_tokens=desk.context_tokens,
+            so_far=self.so_far,
+        )
 
     async def run(self, first_message: str) -> None:
         """Measure. Raises DoorClosed when no call of the run will work any more."""
         try:
-            reason = await self._dialogue.run(first_message)
+            talk = self._dialogue.run(first_message)
+            del first_message  # see Dialogue.run
+            reason = await talk
         except DoorClosed as error:
             self._end(f"the door takes no more calls: {error}")
             raise
@@ -56,6 +71,13 @@ class Session:
     def reminder(self, left: list[str]) -> str:
         """See dialogue.Part."""
         return brief.reminder(left)
+
+    def so_far(self) -> str:
+        """What a model is told again whose older results were left out."""
+        recorded = [slug for slug in self._plan.slugs if slug in self._desk.book.recorded]
+        lost = [slug for slug in self._plan.slugs if slug in self._desk.book.not_reached]
+        states = {"Recorded so far": recorded, "Not reached": lost, "Still open": self.left()}
+        return " ".join(f"{state}: {', '.join(slugs) or 'nothing'}." for state, slugs in states.items())
 
     async def take(self, call: ToolCall) -> str | None:
         """Record what `report_observation` brings (dialogue.Part)."""

@@ -12,7 +12,10 @@ from kinds.programs.exchange import Door
 
 @dataclass(frozen=True)
 class Surroundings:
-    """`started` is when the program was started, on the clock of time.monotonic(); `work_seconds` count from then."""
+    """`started` is when the program was started, on the clock of time.monotonic(); `work_seconds` count from then.
+
+    `context_tokens` is how much the model takes at once, or None where nobody told.
+    """
 
     workspace: Path
     door: Door
@@ -20,6 +23,7 @@ class Surroundings:
     model: str
     work_seconds: float
     started: float
+    context_tokens: int | None = None
 
 
 def surroundings(wire: str, started: float, environment: Mapping[str, str] = os.environ) -> Surroundings:

@@ -1,5 +1,6 @@
 """Text of unknown origin, made fit for one line, one column or one bound."""
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -54,6 +55,17 @@ def lines(file: BinaryIO, longest: int, most: int, *, number: int = 1) -> Iterat
 def flat(text: str) -> str:
     """The text with a blank for each character that could look like the end of a line but is none."""
     return _SEPARATORS.sub(" ", text)
+
+
+def quoted(text: str) -> str:
+    """The text behind `| ` on every line, so that nothing in it can look like a part of what quotes it."""
+    lines = flat(text.replace("\r\n", "\n").removesuffix("\n")).split("\n")
+    return "\n".join(f"| {line}" for line in lines)
+
+
+def as_name(name: str) -> str:
+    """A file's name or path as one line: as it is, or as JSON where it holds what does not print."""
+    return name if name.isprintable() else json.dumps(name)
 
 
 def clean(text: str) -> str:

@@ -17,7 +17,7 @@ import anyio.to_thread
 from kinds.programs.confine import Confined, Found
 from kinds.programs.errors import ToolRefused
 from kinds.programs.search import REFUSED, Request
-from kinds.programs.text import lines, one_line, skip_lines
+from kinds.programs.text import as_name, lines, one_line, skip_lines
 from kinds.programs.wires import Tool
 
 _KIB = 1024
@@ -29,6 +29,8 @@ _ENTRIES: Final = 500
 # Each is a process of some 12 MiB beside the session heap.
 _SEARCHES: Final = 2
 _CHECKS: Final = 1
+# Each thread that reads gets memory of its own from the C library, which keeps some of it.
+_READS: Final = 4
 _SEARCH_SECONDS: Final = 10.0
 
 _NARROWER: Final = "use a simpler pattern or a narrower path"
@@ -65,7 +67,7 @@ TOOLS: Final = (
 
 @dataclass(frozen=True)
 class Toolkit:
-    """The tools over one workspace. Sessions share it: searches and checks are counted over all of them.
+    """The tools over one workspace. Sessions share it: what they do at once is bounded over all of them.
 
     A check of citations holds a whole file, 4 MiB of it and what Python makes of that.
     """
@@ -73,20 +75,23 @@ class Toolkit:
     workspace: Confined
     searches: anyio.CapacityLimiter
     checks: anyio.CapacityLimiter
+    reads: anyio.CapacityLimiter
     search_seconds: float
 
     @classmethod
     def over(cls, workspace: Confined, search_seconds: float = _SEARCH_SECONDS) -> "Toolkit":
         """The tools over this workspace. A search that takes longer is ended, with what it found until then."""
-        return cls(workspace, anyio.CapacityLimiter(_SEARCHES), anyio.CapacityLimiter(_CHECKS), search_seconds)
+        searches, checks, reads = (anyio.CapacityLimiter(most) for most in (_SEARCHES, _CHECKS, _READS))
+        return cls(workspace, searches, checks, reads, search_seconds)
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> str:
         """The output of a tool. Raises ToolRefused, whose message is for the model."""
         if name == "read":
             path, start, end = _text(arguments, "path"), _line(arguments, "start"), _line(arguments, "end")
-            return await anyio.to_thread.run_sync(read, self.workspace, path, start, end)
+            return await anyio.to_thread.run_sync(read, self.workspace, path, start, end, limiter=self.reads)
         if name == "ls":
-            return await anyio.to_thread.run_sync(listing, self.workspace, _text(arguments, "path", ""))
+            path = _text(arguments, "path", "")
+            return await anyio.to_thread.run_sync(listing, self.workspace, path, limiter=self.reads)
         if name == "grep":
             return await self._search("grep", _text(arguments, "pattern"), _text(arguments, "path", ""))
         if name == "find":
@@ -150,7 +155,7 @@ def listing(workspace: Confined, path: str) -> str:
 
 
 def _entry(entry: Found) -> str:
-    name = one_line(entry.name, 255)
+    name = as_name(entry.name)
     if entry.kind == "directory":
         return f"{name}/"
     return f"{name}  {entry.size}" if entry.kind == "file" else f"{name}  (not a regular file)"

@@ -49,6 +49,18 @@ class Transcript:
         self._items += len(entry.items)
         self._entries.append(entry)
 
+    def extend(self, items: list[Item]) -> None:
+        """Add values to the newest entry."""
+        self._entries[-1].items += items
+        self._items += len(items)
+        self._bytes += sum(len(item.body) + 1 for item in items)
+
+    def renew(self, item: Item) -> None:
+        """Put a value in place of the newest one."""
+        items = self._entries[-1].items
+        self._bytes += len(item.body) - len(items[-1].body)
+        items[-1] = item
+
     @property
     def encoded_bytes(self) -> int:
         """The exact length of what `chunks` yields."""
@@ -72,20 +84,23 @@ class Transcript:
         if pending:
             yield bytes(pending)
 
-    def shorten(self, target: int) -> int:
+    def shorten(self, target: int, *, unread: bool = False) -> int:
         """Put the short form in place of the oldest values until `held_bytes` is within `target`.
 
-        The newest entry stays as it is: the model has not read it yet. Returns how many were shortened.
+        The newest entry stays as it is: the model has not read it yet. With `unread` only its last value does.
+        Returns how many were shortened.
         """
+        values = [item for entry in self._entries[:-1] for item in entry.items]
+        if unread:
+            values += self._entries[-1].items[:-1]
         shortened = 0
-        for entry in self._entries[:-1]:
-            for item in entry.items:
-                if self.held_bytes <= target:
-                    return shortened
-                if item.short is not None and len(item.short) < len(item.body):
-                    self._bytes -= len(item.body) - len(item.short)
-                    item.body, item.short = item.short, None
-                    shortened += 1
+        for item in values:
+            if self.held_bytes <= target:
+                break
+            if item.short is not None and len(item.short) < len(item.body):
+                self._bytes -= len(item.body) - len(item.short)
+                item.body, item.short = item.short, None
+                shortened += 1
         return shortened
 
     def _pieces(self) -> Iterator[bytes]:

@@ -26,13 +26,15 @@ _NO_TYPE: Final = "about:blank"
 _SHOWN_CHARACTERS: Final = 300
 
 _CONTEXT_FULL: Final = (
-    "context_length_exceeded",
     "context length",
+    "context limit",
+    "context size",
     "context window",
     "maximum context",
+    "maximum number of tokens",
     "prompt is too long",
     "input is too long",
-    "request_too_large",
+    "request too large",
 )
 
 
@@ -83,12 +85,16 @@ class Usage:
 
 @dataclass(frozen=True)
 class Turn:
-    """One complete answer of the model, and the entry that stands for it in the transcript."""
+    """One answer of the model, and the entry that stands for it in the transcript.
+
+    `cut` tells that the provider ended it at its bound for one answer.
+    """
 
     text: str
     calls: tuple[ToolCall, ...]
     usage: Usage
     entry: Entry = field(repr=False)
+    cut: bool = False
 
 
 @dataclass(frozen=True)
@@ -202,7 +208,7 @@ def fault_in_stream(error: Any) -> CallBusy | ContextFull:
 
 def tells_full(complaint: str) -> bool:
     """Whether a refusal says that the transcript is longer than the model's context."""
-    text = complaint.lower()
+    text = complaint.lower().replace("_", " ")
     return any(mark in text for mark in _CONTEXT_FULL)
 
 

@@ -24,6 +24,7 @@ from kinds.programs.wires import (
 )
 
 _DONE: Final = b"[DONE]"
+_CUT: Final = "length"
 
 
 class ChatWire:
@@ -72,7 +73,8 @@ class ChatWire:
             raise CallCut("the answer has no choices")
         message = mapping(choices[0].get("message"))
         calls = [_call(call) for call in listing(message.get("tool_calls"))]
-        return _turn(string(message.get("content")), calls, mapping(answer.get("usage")))
+        cut = choices[0].get("finish_reason") == _CUT
+        return _turn(string(message.get("content")), calls, mapping(answer.get("usage")), cut)
 
 
 WIRE: Final = ChatWire()
@@ -97,6 +99,7 @@ class _Reader:
         self._text: list[str] = []
         self._calls: dict[int, _PendingCall] = {}
         self._usage: dict[str, Any] = {}
+        self._cut = False
 
     def feed(self, frame: Frame) -> bool:
         if frame.data.strip() == _DONE:
@@ -106,6 +109,7 @@ class _Reader:
             raise fault_in_stream(event)
         self._usage = mapping(event.get("usage")) or self._usage
         for choice in listing(event.get("choices"))[:1]:
+            self._cut = self._cut or choice.get("finish_reason") == _CUT
             delta = mapping(choice.get("delta"))
             self._text.append(self._allowance.text(delta.get("content")))
             for call in listing(delta.get("tool_calls")):
@@ -114,7 +118,7 @@ class _Reader:
 
     def turn(self) -> Turn:
         calls = [ToolCall(call.id, call.name, "".join(call.arguments)) for _, call in sorted(self._calls.items())]
-        return _turn("".join(self._text), calls, self._usage)
+        return _turn("".join(self._text), calls, self._usage, self._cut)
 
     def _place(self, call: dict[str, Any]) -> int:
         """The call that a delta belongs to; some providers leave the index out and tell a new one by its id."""
@@ -129,7 +133,7 @@ def _call(call: dict[str, Any]) -> ToolCall:
     return ToolCall(string(call.get("id")), string(function.get("name")), string(function.get("arguments")))
 
 
-def _turn(text: str, calls: list[ToolCall], usage: dict[str, Any]) -> Turn:
+def _turn(text: str, calls: list[ToolCall], usage: dict[str, Any], cut: bool) -> Turn:
     message: dict[str, Any] = {"role": "assistant", "content": text or None}
     if calls:
         message["tool_calls"] = [
@@ -138,7 +142,7 @@ def _turn(text: str, calls: list[ToolCall], usage: dict[str, Any]) -> Turn:
         ]
     # An assistant message without content and calls is refused by most providers.
     items = [Item(encode(message))] if text or calls else []
-    return Turn(text=text, calls=tuple(calls), usage=_usage(usage), entry=Entry(items))
+    return Turn(text=text, calls=tuple(calls), usage=_usage(usage), entry=Entry(items), cut=cut)
 
 
 def _sound(call: ToolCall) -> str:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from kinds.programs.errors import CallCut
+from kinds.programs.errors import CallCut, ContextFull
 from kinds.programs.sse import Frame
 from kinds.programs.transcript import Entry, Item
 from kinds.programs.wires import (
@@ -26,6 +26,7 @@ from kinds.programs.wires import (
     listing,
     mapping,
     string,
+    tells_full,
 )
 
 _VERSION: Final = "2023-06-01"
@@ -72,9 +73,10 @@ class MessagesWire:
     def whole(self, answer: dict[str, Any]) -> Turn:
         if answer.get("type") == "error":
             raise fault_in_stream(answer)
+        cut = _is_cut(answer)
         if not isinstance(answer.get("content"), list):
             raise CallCut("the answer has no content")
-        return _turn(listing(answer["content"]), mapping(answer.get("usage")))
+        return _turn(listing(answer["content"]), mapping(answer.get("usage")), cut)
 
 
 WIRE: Final = MessagesWire()
@@ -107,6 +109,7 @@ class _Reader:
         self._allowance = Allowance()
         self._blocks: dict[int, _Block] = {}
         self._usage: dict[str, Any] = {}
+        self._cut = False
 
     def feed(self, frame: Frame) -> bool:
         event = decode(frame.data)
@@ -120,6 +123,7 @@ class _Reader:
         elif kind == "message_start":
             self._usage |= mapping(mapping(event.get("message")).get("usage"))
         elif kind == "message_delta":
+            self._cut = _is_cut(mapping(event.get("delta"))) or self._cut
             # Its figures are totals, so they replace the first ones.
             self._usage |= {k: v for k, v in mapping(event.get("usage")).items() if v is not None}
         elif kind == "error":
@@ -127,10 +131,10 @@ class _Reader:
         return kind == "message_stop"
 
     def turn(self) -> Turn:
-        return _turn([block.whole() for _, block in sorted(self._blocks.items())], self._usage)
+        return _turn([block.whole() for _, block in sorted(self._blocks.items())], self._usage, self._cut)
 
 
-def _turn(blocks: list[dict[str, Any]], usage: dict[str, Any]) -> Turn:
+def _turn(blocks: list[dict[str, Any]], usage: dict[str, Any], cut: bool) -> Turn:
     kept: list[dict[str, Any]] = []
     calls = []
     texts = []
@@ -145,7 +149,15 @@ def _turn(blocks: list[dict[str, Any]], usage: dict[str, Any]) -> Turn:
         elif kind in ("thinking", "redacted_thinking"):
             kept.append({name: value for name, value in block.items() if not isinstance(value, dict | list)})
     entry = Entry([Item(encode(block)) for block in kept], _ASSISTANT_OPENING, _CLOSING)
-    return Turn(text="".join(texts), calls=tuple(calls), usage=_usage(usage), entry=entry)
+    return Turn(text="".join(texts), calls=tuple(calls), usage=_usage(usage), entry=entry, cut=cut)
+
+
+def _is_cut(message: dict[str, Any]) -> bool:
+    """Whether the answer ended at `max_tokens`. One that the model's context cut short raises ContextFull."""
+    reason = string(message.get("stop_reason"))
+    if tells_full(reason):
+        raise ContextFull(f"the answer was cut: {reason}")
+    return reason == "max_tokens"
 
 
 def _arguments(value: Any) -> str:

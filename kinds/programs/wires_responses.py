@@ -74,7 +74,7 @@ class ResponsesWire:
             raise fault_in_stream(answer.get("error"))
         if not isinstance(answer.get("output"), list):
             raise CallCut("the answer has no output")
-        return _turn(listing(answer["output"]), mapping(answer.get("usage")))
+        return _turn(listing(answer["output"]), answer)
 
 
 WIRE: Final = ResponsesWire()
@@ -105,10 +105,10 @@ class _Reader:
         return False
 
     def turn(self) -> Turn:
-        return _turn(self._items or listing(self._response.get("output")), mapping(self._response.get("usage")))
+        return _turn(self._items or listing(self._response.get("output")), self._response)
 
 
-def _turn(output: list[dict[str, Any]], usage: dict[str, Any]) -> Turn:
+def _turn(output: list[dict[str, Any]], response: dict[str, Any]) -> Turn:
     kept = [item for item in (_kept(item) for item in output) if item is not None]
     calls = [
         ToolCall(item["call_id"], item["name"], item["arguments"]) for item in kept if item["type"] == "function_call"
@@ -116,8 +116,9 @@ def _turn(output: list[dict[str, Any]], usage: dict[str, Any]) -> Turn:
     return Turn(
         text="".join(part["text"] for item in kept if item["type"] == "message" for part in item["content"]),
         calls=tuple(calls),
-        usage=_usage(usage),
+        usage=_usage(mapping(response.get("usage"))),
         entry=Entry([Item(encode(item)) for item in kept]),
+        cut=mapping(response.get("incomplete_details")).get("reason") == "max_output_tokens",
     )
 
 

@@ -27,6 +27,10 @@ class Say:
     text: str = ""
     calls: tuple[tuple[str, Any], ...] = ()
     cut: bool = False  # break off before the last event
+    bound: bool = False  # the provider ended it at its bound for one answer
+    stall: bool = False  # stop before the last event, and never end
+    after: float = 0.0  # seconds that the model thinks
+    tokens: int = 100  # of input, as the provider counts them
     end: bool = False  # end cleanly before the last event
 
 
@@ -37,6 +41,7 @@ class Refuse:
     status: int
     body: dict[str, Any] = field(default_factory=dict)
     headers: tuple[tuple[str, str], ...] = (("retry-after", "0"),)
+    after: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,7 @@ class Seen:
     wire: str
     body: dict[str, Any]
     headers: dict[str, str]
+    raw: bytes = b""
 
     @property
     def messages(self) -> list[dict[str, Any]]:
@@ -95,20 +101,32 @@ class FakeDoor:
     admissions: int = 0
     stall_from_turn: int = 1000
     stalled: anyio.Event = field(default_factory=anyio.Event)
+    open: int = 0
+    most_open: int = 0
 
     async def handle(self, exchange: Exchange) -> None:
+        """One call. `most_open` is how many there were at once."""
+        self.open += 1
+        self.most_open = max(self.most_open, self.open)
+        try:
+            await self._handle(exchange)
+        finally:
+            self.open -= 1
+
+    async def _handle(self, exchange: Exchange) -> None:
         body = await exchange.read(64 * 1024 * 1024)
         assert body is not None
         if exchange.request.path == "/review/observations":
             await self._admit(exchange, json.loads(body))
             return
-        seen = Seen(PATHS[exchange.request.path], json.loads(body), dict(exchange.request.headers))
+        seen = Seen(PATHS[exchange.request.path], json.loads(body), dict(exchange.request.headers), bytes(body))
         self.calls.append(seen)
         if seen.turn >= self.stall_from_turn:
             self.stalled.set()
             await exchange.wait_gone()
             return
         reply = self.script(seen)
+        await anyio.sleep(0 if isinstance(reply, Raw) else reply.after)
         if isinstance(reply, Refuse):
             await exchange.respond(
                 reply.status, [("content-type", "application/json"), *reply.headers], json.dumps(reply.body).encode()
@@ -153,14 +171,16 @@ async def fake_door(script: Script, **options: Any) -> AsyncIterator[FakeDoor]:
 
 async def _stream(exchange: Exchange, wire: str, reply: Say) -> None:
     events = EVENTS[wire](reply)
-    if reply.cut or reply.end:
+    if reply.cut or reply.end or reply.stall:
         events = events[:-1]
     await exchange.start(200, [("content-type", "text/event-stream; charset=utf-8")])
     data = "".join(events).encode()
     # Split where it hurts: in the middle of events, lines and characters.
     for start in range(0, len(data), 37):
         await exchange.send(data[start : start + 37])
-    if reply.cut:
+    if reply.stall:
+        await exchange.wait_gone()
+    elif reply.cut:
         await exchange.abort()
     else:
         await exchange.finish()
@@ -186,12 +206,13 @@ def _responses_items(reply: Say) -> list[dict[str, Any]]:
     return items
 
 
-_RESPONSES_USAGE = {
-    "input_tokens": 100,
-    "output_tokens": 10,
-    "input_tokens_details": {"cached_tokens": 40},
-    "output_tokens_details": {"reasoning_tokens": 3},
-}
+def _responses_usage(reply: Say) -> dict[str, Any]:
+    return {
+        "input_tokens": reply.tokens,
+        "output_tokens": 10,
+        "input_tokens_details": {"cached_tokens": 40},
+        "output_tokens_details": {"reasoning_tokens": 3},
+    }
 
 
 def _responses_events(reply: Say) -> list[str]:
@@ -201,20 +222,29 @@ def _responses_events(reply: Say) -> list[str]:
         events.append(_event(delta, "response.output_text.delta"))
         done = {"type": "response.output_item.done", "output_index": place, "item": item}
         events.append(_event(done, "response.output_item.done"))
-    last = {"type": "response.completed", "response": {"status": "completed", "usage": _RESPONSES_USAGE}}
-    return [*events, _event(last, "response.completed")]
+    name = "response.incomplete" if reply.bound else "response.completed"
+    last = {"type": name, "response": {**_responses_end(reply), "usage": _responses_usage(reply)}}
+    return [*events, _event(last, name)]
+
+
+def _responses_end(reply: Say) -> dict[str, Any]:
+    if reply.bound:
+        return {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
+    return {"status": "completed"}
 
 
 def _responses_whole(reply: Say) -> dict[str, Any]:
-    return {"status": "completed", "error": None, "output": _responses_items(reply), "usage": _RESPONSES_USAGE}
+    end = _responses_end(reply)
+    return {**end, "error": None, "output": _responses_items(reply), "usage": _responses_usage(reply)}
 
 
-_CHAT_USAGE = {
-    "prompt_tokens": 100,
-    "completion_tokens": 10,
-    "prompt_tokens_details": {"cached_tokens": 40},
-    "completion_tokens_details": {"reasoning_tokens": 3},
-}
+def _chat_usage(reply: Say) -> dict[str, Any]:
+    return {
+        "prompt_tokens": reply.tokens,
+        "completion_tokens": 10,
+        "prompt_tokens_details": {"cached_tokens": 40},
+        "completion_tokens_details": {"reasoning_tokens": 3},
+    }
 
 
 def _chat_events(reply: Say) -> list[str]:
@@ -226,8 +256,8 @@ def _chat_events(reply: Say) -> list[str]:
         parts = ({"index": number, "function": {"arguments": part}} for part in (text[:7], text[7:]))
         deltas.extend({"tool_calls": [part]} for part in parts)
     events = [_event({"choices": [{"index": 0, "delta": delta}]}) for delta in deltas]
-    events.append(_event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}))
-    events.append(_event({"choices": [], "usage": _CHAT_USAGE}))
+    events.append(_event({"choices": [{"index": 0, "delta": {}, "finish_reason": _finish(reply)}]}))
+    events.append(_event({"choices": [], "usage": _chat_usage(reply)}))
     return [*events, "data: [DONE]\n\n"]
 
 
@@ -237,11 +267,16 @@ def _chat_whole(reply: Say) -> dict[str, Any]:
         for number, (name, arguments) in enumerate(reply.calls)
     ]
     message = {"role": "assistant", "content": reply.text or None, "tool_calls": calls or None}
-    return {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": _CHAT_USAGE}
+    return {"choices": [{"index": 0, "message": message, "finish_reason": _finish(reply)}], "usage": _chat_usage(reply)}
+
+
+def _finish(reply: Say) -> str:
+    return "length" if reply.bound else "stop"
 
 
 def _messages_events(reply: Say) -> list[str]:
-    usage = {"input_tokens": 50, "cache_creation_input_tokens": 10, "cache_read_input_tokens": 40, "output_tokens": 1}
+    cached = {"cache_creation_input_tokens": 10, "cache_read_input_tokens": 40}
+    usage = {"input_tokens": reply.tokens - 50, "output_tokens": 1, **cached}
     events = [_event({"type": "message_start", "message": {"usage": usage}}, "message_start"), _event({"type": "ping"})]
     blocks: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
     if reply.text:
@@ -254,7 +289,7 @@ def _messages_events(reply: Say) -> list[str]:
         events.append(_event({"type": "content_block_start", "index": place, "content_block": start}))
         events += [_event({"type": "content_block_delta", "index": place, "delta": delta}) for delta in deltas]
         events.append(_event({"type": "content_block_stop", "index": place}))
-    events.append(_event({"type": "message_delta", "delta": {"stop_reason": "x"}, "usage": {"output_tokens": 10}}))
+    events.append(_event({"type": "message_delta", "delta": _messages_end(reply), "usage": {"output_tokens": 10}}))
     return [*events, _event({"type": "message_stop"}, "message_stop")]
 
 
@@ -262,7 +297,12 @@ def _messages_whole(reply: Say) -> dict[str, Any]:
     content: list[dict[str, Any]] = [{"type": "text", "text": reply.text}] if reply.text else []
     for number, (name, arguments) in enumerate(reply.calls):
         content.append({"type": "tool_use", "id": f"c{number}", "name": name, "input": arguments})
-    return {"type": "message", "content": content, "usage": {"input_tokens": 100, "output_tokens": 10}}
+    usage = {"input_tokens": reply.tokens, "output_tokens": 10}
+    return {"type": "message", "content": content, "usage": usage, **_messages_end(reply)}
+
+
+def _messages_end(reply: Say) -> dict[str, Any]:
+    return {"stop_reason": "max_tokens" if reply.bound else "x"}
 
 
 EVENTS = {"responses": _responses_events, "chat": _chat_events, "messages": _messages_events}

@@ -36,7 +36,7 @@ def test_captured_text_cannot_look_like_the_brief(tmp_path: Path) -> None:
         "# Hints of the precompute scripts (leads to follow, not findings)",
         "# Practices",
     ]
-    assert text.count("| ## Practice evil") == 3
+    assert text.count("| ## Practice evil") == 4
 
 
 def test_what_is_cut_is_told(tmp_path: Path) -> None:

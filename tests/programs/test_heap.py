@@ -117,46 +117,110 @@ async def test_a_waiter_that_is_cancelled_leaves_no_trace() -> None:
     assert (heap.statistics().used, heap.statistics().waiting) == (0, 0)
 
 
-@settings(deadline=None, max_examples=50)
-@given(
-    steps=st.lists(st.tuples(st.sampled_from(["enter", "leave", "charge"]), st.integers(0, 40)), max_size=60),
-    share=st.integers(1, 10),
+class Plain:
+    """The rules of the heap, as plainly as they can be said."""
+
+    def __init__(self, total: int, share: int) -> None:
+        self.total = total
+        self.share = share
+        self.waiting: list[int] = []
+        self.costs: dict[int, int] = {}
+
+    def ask(self, name: int) -> None:
+        self.waiting.append(name)
+        self._let_in()
+
+    def charge(self, name: int, held: int) -> bool:
+        self.costs[name] = max(self.share, held)
+        self._let_in()
+        return sum(self.costs.values()) <= self.total
+
+    def gone(self, name: int) -> None:
+        if name in self.waiting:
+            self.waiting.remove(name)
+        else:
+            del self.costs[name]
+        self._let_in()
+
+    def _let_in(self) -> None:
+        while self.waiting and sum(self.costs.values()) + self.share <= self.total:
+            self.costs[self.waiting.pop(0)] = self.share
+
+
+class Sessions:
+    """Real sessions on a real heap, by name."""
+
+    def __init__(self, heap: SessionHeap) -> None:
+        self._heap = heap
+        self.scopes: dict[int, anyio.CancelScope] = {}
+        self.rooms: dict[int, Room] = {}
+        self.order: list[int] = []
+        self._ends: dict[int, anyio.Event] = {}
+        self._failing: set[int] = set()
+
+    async def run(self, name: int) -> None:
+        self.scopes[name] = anyio.CancelScope()
+        self._ends[name] = anyio.Event()
+        with self.scopes[name]:
+            try:
+                async with self._heap.session() as self.rooms[name]:
+                    self.order.append(name)
+                    await self._ends[name].wait()
+                    if name in self._failing:
+                        raise RuntimeError
+            except RuntimeError:
+                pass
+            finally:
+                self.rooms.pop(name, None)
+                del self.scopes[name]
+
+    def end(self, name: int, how: str) -> None:
+        if how == "cancel":
+            self.scopes[name].cancel()
+            return
+        if how == "fail":
+            self._failing.add(name)
+        self._ends[name].set()
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["ask", "ask", "leave", "fail", "cancel", "charge", "charge"]), st.integers(0, 40)),
+    max_size=80,
 )
-def test_the_sum_is_always_right(steps: list[tuple[str, int]], share: int) -> None:
-    """Whatever the order: `used` is the sum of the costs, and nobody is let in beyond the total."""
+
+
+@settings(deadline=None, max_examples=100)
+@given(steps=STEPS, share=st.integers(1, 10))
+def test_any_history_is_that_of_the_plain_rules(steps: list[tuple[str, int]], share: int) -> None:
+    """Sessions that come, grow, end, fail and are cancelled inside or while they wait: in and out as the rules say."""
 
     async def play() -> None:
         heap = SessionHeap(30, share)
-        inside: list[tuple[Room, anyio.Event]] = []
-        model: dict[Room, int] = {}
-
-        async def session() -> None:
-            async with heap.session() as room:
-                # The newcomer's share fitted into what the others cost.
-                assert sum(model.values()) + share <= 30
-                model[room] = share
-                leave = anyio.Event()
-                inside.append((room, leave))
-                try:
-                    await leave.wait()
-                finally:
-                    del model[room]
-
+        plain = Plain(30, share)
+        sessions = Sessions(heap)
         async with anyio.create_task_group() as tasks:
-            for what, number in steps:
-                if what == "enter":
-                    tasks.start_soon(session)
-                elif inside and what == "leave":
-                    inside.pop(number % len(inside))[1].set()
-                elif inside:
-                    room = inside[number % len(inside)][0]
-                    model[room] = max(share, number)
-                    assert room.charge(number) == (sum(model.values()) <= 30)
-                for _ in range(4):  # a start, an admission, a leave, and who that lets in
+            for place, (what, number) in enumerate(steps):
+                inside = list(plain.costs)
+                known = [*inside, *plain.waiting] if what == "cancel" else inside
+                if what == "ask":
+                    plain.ask(place)
+                    tasks.start_soon(sessions.run, place)
+                elif known:
+                    name = known[number % len(known)]
+                    if what == "charge":
+                        assert sessions.rooms[name].charge(number) == plain.charge(name, number)
+                    else:
+                        plain.gone(name)
+                        sessions.end(name, what)
+                for _ in range(5):  # a start, an admission, an end, and who that lets in
                     await anyio.lowlevel.checkpoint()
-                assert heap.statistics().used == sum(model.values())
-                assert heap.statistics().sessions == len(model)
+                now = heap.statistics()
+                assert sessions.rooms.keys() == plain.costs.keys()
+                assert {name: room.cost for name, room in sessions.rooms.items()} == plain.costs
+                assert (now.used, now.waiting) == (sum(plain.costs.values()), len(plain.waiting))
             tasks.cancel_scope.cancel()
-        assert heap.statistics().used == 0
+        assert sessions.order == sorted(sessions.order)
+        now = heap.statistics()
+        assert (now.used, now.sessions, now.waiting) == (0, 0, 0)
 
     anyio.run(play)

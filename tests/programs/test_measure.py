@@ -75,7 +75,7 @@ async def test_tells_the_key_the_model_and_the_brief(workspace: Path) -> None:
     assert first.body["model"] == MODEL
     assert first.practices == ["naming", "errors"]
     text = first.messages[0]["content"][0]["text"]
-    assert "## Practice naming\n\nTitle: Title of naming\n\nCriteria of naming.\n\n## Practice errors\n" in text
+    assert "## Practice naming\n\n| Title: Title of naming\n| \n| Criteria of naming.\n\n## Practice errors\n" in text
     assert "| [L1] +def hello(name):" in text
     assert '| {"title": "Add a greeting"}' in text
     assert '| {"note": "look at hello.py"}' in text

@@ -25,6 +25,41 @@ def test_the_length_is_exact(entries: list[list[str]], wrapped: bool) -> None:
     assert json.loads(b"[" + data + b"]") == expected
 
 
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["add", "extend", "renew", "shorten", "unread"]), st.text(max_size=30), st.integers(0, 500)
+        ),
+        max_size=30,
+    ),
+    st.booleans(),
+)
+def test_any_history_keeps_the_length_right(steps: list[tuple[str, str, int]], wrapped: bool) -> None:
+    """Whatever is added, put in another's place or shortened: the length is exact, and the newest value stays."""
+    transcript = Transcript()
+    opening, closing = (b'{"content":[', b"]}") if wrapped else (b"", b"")
+    newest = "brief"
+    transcript.add(Entry([Item(encode(newest))], opening, closing))
+    for what, text, number in steps:
+        item = Item(encode(text), encode("short"))
+        if what == "add":
+            transcript.add(Entry([item], opening, closing))
+        elif what == "extend":
+            transcript.extend([item])
+        elif what == "renew":
+            transcript.renew(item)
+        else:
+            before = transcript.encoded_bytes
+            count = transcript.shorten(number, unread=what == "unread")
+            assert (transcript.encoded_bytes < before) == (count > 0)
+        newest = text if what in ("add", "extend", "renew") else newest
+        data = b"".join(transcript.chunks())
+        assert len(data) == transcript.encoded_bytes < transcript.held_bytes
+        last = json.loads(b"[" + data + b"]")[-1]
+        assert (last["content"][-1] if wrapped else last) == newest
+
+
 def test_pieces_are_small() -> None:
     """A large value is yielded in pieces of at most 64 KiB."""
     transcript = Transcript()
