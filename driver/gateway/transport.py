@@ -1,4 +1,4 @@
-"""How a request reaches the gateway and what comes back: three connections, bounded answers, one error seam.
+"""How a request reaches the gateway and what comes back: four connections, bounded answers, one error seam.
 
 The token goes to the gateway's origin only: no redirect is followed, no proxy variable is read, and no cookie
 is kept.
@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from driver import __version__
 from driver.errors import ContractError, GatewayUnavailable
+from driver.gateway.bulk import BulkTransport
 from driver.gateway.retry import error_for
 from driver.gateway.wire import Message, Problem
 
@@ -87,7 +88,7 @@ class Transport:
         self._on_answer = on_answer
         self._stack = AsyncExitStack()
 
-        def client() -> httpx.AsyncClient:
+        def client(carrier: httpx.AsyncBaseTransport | None = network) -> httpx.AsyncClient:
             return httpx.AsyncClient(
                 base_url=f"{url}/internal/agent/",
                 headers={
@@ -99,14 +100,15 @@ class Transport:
                 verify=verify,
                 trust_env=False,
                 follow_redirects=False,
-                transport=network,
+                transport=carrier,
                 timeout=httpx.Timeout(ANSWER_SECONDS, connect=_CONNECT_SECONDS),
             )
 
-        self.control, self.renewals, self.transfers = client(), client(), client()
+        self.control, self.renewals, self.uploads = client(), client(), client()
+        self.downloads = client(network or BulkTransport(url, verify))
 
     async def __aenter__(self) -> "Transport":
-        for client in (self.control, self.renewals, self.transfers):
+        for client in (self.control, self.renewals, self.uploads, self.downloads):
             await self._stack.enter_async_context(client)
         return self
 
@@ -151,12 +153,12 @@ class Transport:
 
     @asynccontextmanager
     async def stream(self, request: httpx.Request, call: str) -> AsyncIterator[httpx.Response]:
-        """Send on the connections for transfers and leave the body of a 200 or 206 to the caller."""
+        """Send on the connections for downloads and leave the body of a 200 or 206 to the caller."""
         request.extensions["timeout"] = httpx.Timeout(
             ANSWER_SECONDS, connect=_CONNECT_SECONDS, read=_FIRST_BYTE_SECONDS
         ).as_dict()
         try:
-            response = await self.transfers.send(request, stream=True)
+            response = await self.downloads.send(request, stream=True)
         except httpx.HTTPError as error:
             raise _unavailable(call, error) from error
         try:
