@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Final
 
 from driver.door.permits import Budgets, ParsingPermit, Storage, TransportPermits
 from driver.front import After, Front
@@ -11,7 +12,13 @@ from driver.held import Claimed, Rooms
 from driver.holder import RunHolder
 from driver.isolation import IsolationGate
 from driver.lease import Loss
+from driver.process import landlock
 from driver.stop import Stop
+
+_NO_LANDLOCK: Final = (
+    "this kernel has no Landlock, or it is switched off, so programs can write wherever their user can: "
+    "use a kernel from 5.13 on, and a read-only root file system"
+)
 
 
 class Holding:
@@ -61,4 +68,6 @@ async def open_holding(front: Front) -> AsyncIterator[Holding]:
             rng=front.rng,
             log=front.log,
         )
+        if not landlock.version():
+            front.log.warning("program.unconfined", reason=_NO_LANDLOCK)
         yield Holding(rooms, front.gate, front.stop)

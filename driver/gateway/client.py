@@ -82,7 +82,7 @@ class RunCalls:
         headers = dict(self._headers)
         if offset and etag:
             headers |= {"range": f"bytes={offset}-", "if-range": etag}
-        request = self._transport.transfers.build_request("GET", self._path + "runtime/workspace", headers=headers)
+        request = self._transport.downloads.build_request("GET", self._path + "runtime/workspace", headers=headers)
         async with self._transport.stream(request, "workspace") as response:
             yield open_archive(response, asked_offset=offset)
 
@@ -100,7 +100,7 @@ class RunCalls:
             "content-digest": digest,
             "x-agent-exit": str(exit),
         }
-        client = self._transport.transfers
+        client = self._transport.uploads
         body = _slices(content, self._guard)
         request = client.build_request("POST", self._path + "runtime/result", headers=headers, content=body)
         answer = await self._transport.answer(client, request, "result", seconds=seconds, also=(409,))

@@ -1,4 +1,4 @@
-"""How a request reaches the gateway and what comes back: three connections, bounded answers, one error seam.
+"""How a request reaches the gateway and what comes back: four connections, bounded answers, one error seam.
 
 The token goes to the gateway's origin only: no redirect is followed, no proxy variable is read, and no cookie
 is kept.
@@ -15,6 +15,7 @@ import httpx
 
 from driver.errors import GatewayUnavailable
 from driver.gateway.answer import ANSWER_SECONDS, CONNECT_SECONDS, USER_AGENT, Answer, BodyBuffer
+from driver.gateway.bulk import BulkTransport
 
 _FIRST_BYTE_SECONDS: Final = 120.0
 _CLOSE_SECONDS: Final = 2.0
@@ -38,7 +39,7 @@ class Transport:
         self._on_answer = on_answer
         self._stack = AsyncExitStack()
 
-        def client() -> httpx.AsyncClient:
+        def client(carrier: httpx.AsyncBaseTransport | None = network) -> httpx.AsyncClient:
             return httpx.AsyncClient(
                 base_url=f"{url}/internal/agent/",
                 headers={
@@ -50,14 +51,15 @@ class Transport:
                 verify=verify,
                 trust_env=False,
                 follow_redirects=False,
-                transport=network,
+                transport=carrier,
                 timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
             )
 
-        self.control, self.renewals, self.transfers = client(), client(), client()
+        self.control, self.renewals, self.uploads = client(), client(), client()
+        self.downloads = client(network or BulkTransport(url, verify))
 
     async def __aenter__(self) -> "Transport":
-        for client in (self.control, self.renewals, self.transfers):
+        for client in (self.control, self.renewals, self.uploads, self.downloads):
             await self._stack.enter_async_context(client)
         return self
 
@@ -102,12 +104,12 @@ class Transport:
 
     @asynccontextmanager
     async def stream(self, request: httpx.Request, call: str) -> AsyncIterator[httpx.Response]:
-        """Send on the connections for transfers and leave the body of a 200 or 206 to the caller."""
+        """Send on the connections for downloads and leave the body of a 200 or 206 to the caller."""
         request.extensions["timeout"] = httpx.Timeout(
             ANSWER_SECONDS, connect=CONNECT_SECONDS, read=_FIRST_BYTE_SECONDS
         ).as_dict()
         try:
-            response = await self.transfers.send(request, stream=True)
+            response = await self.downloads.send(request, stream=True)
         except httpx.HTTPError as error:
             raise _unavailable(call, error) from error
         try:

@@ -38,20 +38,24 @@ class SizedBody:
     """A body of known length."""
 
     def __init__(self, size: int) -> None:
-        self._left = size
+        self.left = size
         self.ended = not size
         self.rest = b""
 
+    def take(self, size: int) -> None:
+        """So many bytes of the body came another way; `left` says how many there are."""
+        self.left -= size
+        self.ended = not self.left
+
     def feed(self, data: bytes) -> bytes:
-        piece = data[: self._left]
-        self._left -= len(piece)
-        self.ended = not self._left
+        piece = data[: self.left]
+        self.take(len(piece))
         self.rest += data[len(piece) :]
         return piece
 
     def end(self) -> None:
-        if self._left:
-            raise BodyBroke(f"{self._left:,} bytes of the body are missing")
+        if self.left:
+            raise BodyBroke(f"{self.left:,} bytes of the body are missing")
 
 
 class BodyUntilClose:

@@ -64,6 +64,10 @@ class Response:
         """
         return await self._connection.receive(seconds)
 
+    async def receive_into(self, buffer: memoryview, seconds: float | None = None) -> int:
+        """Bytes of the body that came to stand at the beginning of `buffer`; 0 at its clean end. As `receive`."""
+        return await self._connection.receive_into(buffer, seconds)
+
 
 class Client:
     """Calls to one server. It opens a connection whenever none is free."""

@@ -8,7 +8,7 @@ import h11
 
 from driver.errors import DriverError
 from driver.http1.bodies import Body, BodyBroke, BodyUntilClose, ChunkedBody, SizedBody
-from driver.http1.stream import Stream, StreamBroke
+from driver.http1.stream import PlainStream, Stream, StreamBroke
 
 _KIB = 1024
 RECEIVED_BYTES: Final = 128 * _KIB
@@ -32,6 +32,7 @@ class ServerConnection:
         self._method = b""
         self._body: Body = SizedBody(0)
         self._came_with_head = b""
+        self._over = b""
         self._is_kept = True
         self._rests_since = 0.0
 
@@ -85,6 +86,31 @@ class ServerConnection:
             raise ServerBroke(str(error)) from error
         return piece
 
+    async def receive_into(self, buffer: memoryview, seconds: float | None = None) -> int:
+        """Put what is there of the body at the beginning of `buffer`; how many bytes, 0 at its end. As `receive`."""
+        body, stream = self._body, self._stream
+        if (
+            isinstance(body, SizedBody)
+            and isinstance(stream, PlainStream)
+            and not self._came_with_head
+            and not self._over
+        ):
+            if body.ended:
+                return 0
+            try:
+                came = await stream.receive_into(buffer[: body.left], seconds)
+                body.take(came) if came else body.end()
+            except StreamBroke as error:
+                raise ServerBroke("the connection broke") from error
+            except BodyBroke as error:
+                raise ServerBroke(str(error)) from error
+            return came
+        piece = self._over or await self.receive(seconds)
+        self._over = piece[len(buffer) :]
+        piece = piece[: len(buffer)]
+        buffer[: len(piece)] = piece
+        return len(piece)
+
     async def _read(self, seconds: float | None = None) -> bytes:
         try:
             return await self._stream.receive(RECEIVED_BYTES, seconds)
@@ -94,7 +120,7 @@ class ServerConnection:
     def rest(self) -> bool:
         """Whether it can be kept for another call: this one is whole, and the server said nothing behind it."""
         self._rests_since = anyio.current_time()
-        return self._is_kept and self._body.ended and not self._body.rest and not self._came_with_head
+        return self._is_kept and self._body.ended and not (self._body.rest or self._came_with_head or self._over)
 
     def is_fresh(self) -> bool:
         """Whether it has not rested for long, and the server has neither closed it nor said anything since."""

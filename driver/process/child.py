@@ -9,7 +9,7 @@ import errno
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from enum import Enum, auto
 from functools import partial
@@ -18,9 +18,10 @@ from typing import Final
 
 import anyio
 
-from driver.errors import ProgramError
+from driver.errors import HardeningFailed, ProgramError
 from driver.exits import from_wait_status
 from driver.process.children import Children
+from driver.process.confinement import Confinement
 from driver.process.tree import group_members, off_loop
 
 KILL_SECONDS: Final = 5.0
@@ -59,13 +60,13 @@ class Child:
         cwd: Path,
         environment: Mapping[str, str],
         children: Children,
+        confinement: Confinement,
         stdout: int | None = None,
     ) -> "Child":
-        """Start `argv` with exactly this environment and an empty stdin. Raises ProgramError.
+        """Start `argv`, confined, with exactly this environment and an empty stdin. Raises ProgramError.
 
         `stdout` is a descriptor for its output, which stays the caller's. This blocks for the time of an
-        exec, about a millisecond, and is not done in a thread: the kernel takes the thread that made a
-        child for its parent where that matters (prctl(2) PR_SET_PDEATHSIG).
+        exec, about a millisecond.
         """
         if not argv:
             raise ProgramError("a program cannot be started: its command is empty")
@@ -73,8 +74,11 @@ class Child:
             try:
                 out_reader, out = (None, stdout) if stdout is not None else _pipe(on_failure, writing_ends)
                 err_reader, err = _pipe(on_failure, writing_ends)
-                popen = _start(argv, cwd=cwd, environment=environment, children=children, stdout=out, stderr=err)
+                starting = partial(_popen, argv, cwd=cwd, environment=environment, stdout=out, stderr=err)
+                popen = _start(starting, children, confinement)
                 pidfd = _open_pidfd(popen, children)
+            except HardeningFailed as error:
+                raise ProgramError(f"{argv[0]} cannot be started: it cannot be confined: {error}") from error
             except (OSError, ValueError) as error:
                 raise ProgramError(_why_not_started(argv[0], cwd, error)) from error
             on_failure.pop_all()
@@ -179,33 +183,34 @@ def _pipe(on_failure: ExitStack, writing_ends: ExitStack) -> tuple[int, int]:
     return reader, writer
 
 
+def _popen(
+    argv: Sequence[str], *, cwd: Path, environment: Mapping[str, str], stdout: int | None, stderr: int
+) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        list(argv),
+        cwd=cwd,
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        close_fds=True,
+        start_new_session=True,
+    )
+
+
 def _start(
-    argv: Sequence[str],
-    *,
-    cwd: Path,
-    environment: Mapping[str, str],
-    children: Children,
-    stdout: int | None,
-    stderr: int,
+    starting: Callable[[], "subprocess.Popen[bytes]"], children: Children, confinement: Confinement
 ) -> "subprocess.Popen[bytes]":
     popen: subprocess.Popen[bytes] | None = None
 
     def start() -> int:
         nonlocal popen
-        popen = subprocess.Popen(
-            list(argv),
-            cwd=cwd,
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=stderr,
-            close_fds=True,
-            start_new_session=True,
-        )
+        popen = confinement.start(starting)
         return popen.pid
 
-    children.started(start)
+    pid = children.started(start)
     assert popen is not None
+    confinement.limit(pid)
     return popen
 
 

@@ -18,6 +18,7 @@ from driver.kind import ProgramEnd
 from driver.log import Log
 from driver.process.child import Child
 from driver.process.children import Children
+from driver.process.confinement import Confinement
 from driver.process.environment import DoorAddress, ProgramFacts, program_environment
 from driver.process.limits import LimitWatch, ProgramLimits
 from driver.process.newfile import create_below
@@ -27,6 +28,8 @@ from driver.process.reader import PipeReader
 
 TIMEOUT: Final = "timeout"
 STOPPED: Final = "stopped"
+FILE_SIZE: Final = "file_size"
+_FILE_SIZE_EXIT: Final = 128 + signal.SIGXFSZ
 
 
 @dataclass
@@ -45,9 +48,15 @@ class _Ending:
         except ProgramError as error:
             self.fault = self.fault or error
 
+    def told(self, exit: int) -> None:
+        """The program ended with this exit code. The kernel ends one whose file becomes too long (setrlimit(2))."""
+        self.exit = exit
+        if exit == _FILE_SIZE_EXIT and self.reason is None:
+            self.reason = FILE_SIZE
+
     def code(self) -> int | None:
         """The exit code that the run is told."""
-        if self.exit is None or self.reason in (None, STOPPED):
+        if self.exit is None or self.reason in (None, STOPPED, FILE_SIZE):
             return self.exit
         return int(ProgramExit.STOPPED_AT_DEADLINE if self.reason == TIMEOUT else ProgramExit.KILLED)
 
@@ -99,9 +108,10 @@ class ProgramRunner:
     ) -> ProgramEnd:
         """Run a program to its end; see driver.kind.Programs.
 
-        A program that passes a limit is killed: exit 137, and the reason `memory`, `processes` or `disk`. A
-        cancel stops it with the grace. Raises ProgramError if it cannot be started, if the door is asked for
-        and closed, if a secret is among `argv` or `environment`, or if something of it cannot be killed.
+        A program that passes a limit is killed: exit 137, and the reason `memory`, `processes` or `disk`; one that
+        writes a longer file than `disk` has the exit 153 and the reason `file_size`. A cancel stops it with the grace.
+        Raises ProgramError if it cannot be started, if the door is asked for and closed, if a secret is among `argv` or
+        `environment`, or if something of it cannot be killed.
         """
         exact = self._environment(argv, environment or {}, door=door)
         with ExitStack() as files:
@@ -109,7 +119,14 @@ class ProgramRunner:
             if stdout is not None:
                 output = create_below(self._facts.layout.root, stdout)
                 files.callback(os.close, output)
-            child = Child.spawn(argv, cwd=cwd, environment=exact, children=self._children, stdout=output)
+            child = Child.spawn(
+                argv,
+                cwd=cwd,
+                environment=exact,
+                children=self._children,
+                confinement=Confinement(self._facts.layout.writable, file_bytes=self._limits.disk),
+                stdout=output,
+            )
         self._running.add(child)
         try:
             log = self._log.info if step is None else self._log.debug
@@ -201,7 +218,7 @@ class ProgramRunner:
                 await sweep(self._children)
             # Last, as it may have to wait for the CPU that its own processes used.
             with ending.faults():
-                ending.exit = await child.reap()
+                ending.told(await child.reap())
 
     def _tell_end(self, tell: Callable[..., None], ending: _Ending, seconds: float) -> None:
         dropped = {"dropped_bytes": self._budget.dropped} if self._budget.dropped else {}

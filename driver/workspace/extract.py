@@ -3,7 +3,6 @@
 Everything here blocks and is called in a worker thread, one call at a time.
 """
 
-import hashlib
 import os
 from base64 import b64encode
 from collections.abc import Callable, Iterator
@@ -24,7 +23,7 @@ def sha256_field(digest: bytes) -> str:
 
 
 class Extractor:
-    """Unpacks one archive: `feed` each piece, compare `digest`, then `publish`; `close` in any case.
+    """Unpacks one archive: `feed` each piece, then `publish`; `close` in any case.
 
     Made on a workspace root that is empty but for mount points. Nothing is in its place before `publish`.
     Raises ArchiveRefused for a rule, WorkspaceError for the disk; the workspace has to be emptied then.
@@ -35,7 +34,6 @@ class Extractor:
         self._writable = [_parts(layout, path) for path in layout.writable]
         self._reserved: Final = frozenset({STAGING, *(parts[0] for parts in self._writable)})
         self._reader = TarReader(limits)
-        self._sha256 = hashlib.sha256()
         self._current: Parts = ()
         self.bytes = 0
         self.files = 0
@@ -44,7 +42,6 @@ class Extractor:
 
     def feed(self, chunk: bytes | memoryview) -> None:
         """Take the next bytes of the archive."""
-        self._sha256.update(chunk)
         self.bytes += len(chunk)
         with self._naming():
             for event in self._reader.feed(chunk):
@@ -59,11 +56,6 @@ class Extractor:
                 else:
                     self._incoming.end_file()
                     self.files += 1
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of all bytes so far, as HTTP writes it."""
-        return sha256_field(self._sha256.digest())
 
     def publish(self) -> None:
         """Check that the archive is complete and move its tree into place, read-only.

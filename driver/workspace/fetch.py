@@ -1,10 +1,11 @@
 """Downloading the workspace archive and unpacking it on the way, with resume.
 
 A transfer that breaks goes on at the byte where it stopped, as long as it is the same representation (RFC
-9110, sections 13.1.5 and 14). Blocking work goes to a worker thread, at most a few MiB at a time, and
-nothing is read from the gateway meanwhile: a slow disk slows the gateway down.
+9110, sections 13.1.5 and 14). Hashing and unpacking go on in worker threads, a MiB or two at a time, while the next
+piece is read; at most a few pieces wait, so a slow disk slows the gateway down.
 """
 
+import hashlib
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ from driver.gateway.archive import ArchiveStream
 from driver.layout import Layout
 from driver.log import Log
 from driver.workspace.empty import empty
-from driver.workspace.extract import Extractor
+from driver.workspace.extract import Extractor, sha256_field
+from driver.workspace.pipeline import pipeline
 from driver.workspace.tar_reader import TarLimits
 
 _MIB: Final = 1024 * 1024
@@ -70,6 +72,7 @@ class Fetch:
         self._clock = clock
         self._pauses = pauses
         self._extractor: Extractor | None = None
+        self._sha256 = hashlib.sha256()
         self._offset = 0
         self._etag: str | None = None
         self._length: int | None = None
@@ -98,10 +101,11 @@ class Fetch:
         for may_restart in (True, False):
             try:
                 extractor = await self._transfer()
-                if extractor.digest == self._promise.digest:
+                digest = sha256_field(self._sha256.digest())
+                if digest == self._promise.digest:
                     return extractor
                 raise _WrongArchive(
-                    f"the archive of {self._offset:,} bytes has the digest {extractor.digest}, "
+                    f"the archive of {self._offset:,} bytes has the digest {digest}, "
                     f"promised was {self._promise.digest}"
                 )
             except _WrongArchive as error:
@@ -167,31 +171,42 @@ class Fetch:
             raise _WrongArchive(f"the gateway sends an archive with the digest {digest}, not {self._promise.digest}")
 
     async def _pump(self, stream: ArchiveStream) -> None:
-        """Hand the chunks on in pieces of about one MiB; what came before a break is not lost."""
-        waiting: list[bytes] = []
+        """Read on while earlier pieces are hashed and unpacked; what came before a break is not lost."""
+        pieces: list[bytes] = []
         size = 0
-        try:
-            async for chunk in stream.chunks:
-                waiting.append(chunk)
-                size += len(chunk)
-                if size >= _PIECE_BYTES:
-                    data, waiting, size = b"".join(waiting), [], 0
-                    await self._hand_over(data)
-        except GatewayUnavailable:
-            await self._hand_over(b"".join(waiting))
-            raise
-        await self._hand_over(b"".join(waiting))
+        async with pipeline(self._hash) as hashing, pipeline(self._unpack) as unpacking:
 
-    async def _hand_over(self, data: bytes) -> None:
+            async def give() -> None:
+                data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                pieces.clear()
+                for at in range(0, len(data), _LARGEST_PIECE_BYTES):
+                    piece = data if len(data) <= _LARGEST_PIECE_BYTES else data[at : at + _LARGEST_PIECE_BYTES]
+                    await hashing(piece)
+                    await unpacking(piece)
+
+            try:
+                async for chunk in stream.chunks:
+                    pieces.append(chunk)
+                    size += len(chunk)
+                    if size >= _PIECE_BYTES:
+                        size = 0
+                        await give()
+            except GatewayUnavailable:
+                await give()
+                raise
+            await give()
+
+    async def _hash(self, data: bytes) -> None:
+        await to_thread.run_sync(self._sha256.update, data)
+
+    async def _unpack(self, data: bytes) -> None:
         extractor = self._unpacking()
         if self._length is not None and self._offset + len(data) > self._length:
             raise ArchiveRefused(f"the archive goes on after the {self._length:,} bytes that its digest covers")
-        for at in range(0, len(data), _LARGEST_PIECE_BYTES):
-            piece = memoryview(data)[at : at + _LARGEST_PIECE_BYTES]
-            await to_thread.run_sync(extractor.feed, piece)
-            self._offset += len(piece)
-            self._furthest = max(self._furthest, self._offset)
-            self._report(extractor)
+        await to_thread.run_sync(extractor.feed, data)
+        self._offset += len(data)
+        self._furthest = max(self._furthest, self._offset)
+        self._report(extractor)
 
     def _report(self, extractor: Extractor) -> None:
         now = self._clock.now()
@@ -203,6 +218,7 @@ class Fetch:
         await self._close_extractor()
         await to_thread.run_sync(empty, self._layout.root, from_thread.check_cancelled)
         self._offset, self._etag, self._length = 0, None, None
+        self._sha256 = hashlib.sha256()
         await self._open_extractor()
 
     async def _open_extractor(self) -> None:

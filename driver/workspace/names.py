@@ -32,13 +32,18 @@ def split_name(name: bytes) -> Parts:
     parts = tuple([part for part in name.split(b"/") if part and part != b"."])
     if b".." in parts:
         raise ValueError("`..` is refused in names")
+    if len(name) > PART_BYTES:
+        _check_lengths(parts)
+    return parts
+
+
+def _check_lengths(parts: Parts) -> None:
     length = sum(map(len, parts)) + len(parts) - 1
     if length > NAME_BYTES:
         raise ValueError(f"a name has at most {NAME_BYTES:,} bytes, this one has {length:,}")
     longest = max(map(len, parts), default=0)
     if longest > PART_BYTES:
         raise ValueError(f"a part of a name has at most {PART_BYTES} bytes, this one has {longest:,}")
-    return parts
 
 
 _Directory = dict[bytes, "_Directory | None"]

@@ -6,6 +6,7 @@ Format". Everything here raises ValueError that says which rule is broken.
 
 from collections.abc import Iterator
 from typing import Final, NamedTuple
+from zlib import adler32
 
 BLOCK_BYTES: Final = 512
 ZERO_BLOCK: Final = bytes(BLOCK_BYTES)
@@ -32,9 +33,10 @@ def raw_name(block: bytes) -> bytes:
 
 def parse_header(block: bytes) -> Header:
     """Parse a header block of ustar, pax or GNU tar."""
-    stored = _octal(block[_CHECKSUM], "checksum")
+    checksum = block[_CHECKSUM]
+    stored = _octal(checksum, "checksum")
     # The checksum is taken as if its own field held eight spaces.
-    actual = sum(block) - sum(block[_CHECKSUM]) + 8 * 32
+    actual = _sum(block) - _sum(checksum) + 8 * 32
     if stored != actual:
         raise ValueError(f"the header's checksum is {stored}, its bytes add up to {actual}")
     magic = block[257:265]
@@ -42,10 +44,15 @@ def parse_header(block: bytes) -> Header:
         raise ValueError("only ustar, pax and GNU tar headers are understood")
     name = _text(block[:100], "name")
     # GNU tar keeps other things where ustar keeps the prefix.
-    if magic == _USTAR and (prefix := _text(block[345:500], "prefix")):
+    if magic == _USTAR and block[345] and (prefix := _text(block[345:500], "prefix")):
         name = prefix + b"/" + name
     mode = _octal(block[100:108], "mode")
     return Header(name, block[156:157], _size(block[124:136]), bool(mode & 0o100))
+
+
+def _sum(data: bytes) -> int:
+    """The sum of at most 512 bytes. Half of Adler-32 is 1 plus the sum modulo 65,521 (RFC 1950, section 8.2)."""
+    return (adler32(data[:256]) & 0xFFFF) + (adler32(data[256:]) & 0xFFFF) - 2
 
 
 def pax_records(data: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -129,18 +129,22 @@ class TarReader:
         if block == ZERO_BLOCK:
             self._end_mark()
             return
-        self._name = raw_name(block)
-        with self._refusing():
+        self._name = b""
+        try:
             if self._end_marks:
                 raise ValueError("there is data after an end mark")
             header = parse_header(block)
             if header.kind in tar_extended.KINDS:
+                self._name = header.name
                 self._extended.begin(header)
                 return
             start = self._entry(header, self._limits.bytes - self._fed + unread)
-        grown, self._grown = self._grown, []
-        for parts in grown:
-            yield Directory(parts)
+        except ValueError as error:
+            raise self._refused(error, self._name or raw_name(block)) from None
+        if self._grown:
+            grown, self._grown = self._grown, []
+            for parts in grown:
+                yield Directory(parts)
         if start is not None:
             yield start
             self._data_left, self._padding_left = start.size, -start.size % BLOCK_BYTES
@@ -188,4 +192,8 @@ class TarReader:
         try:
             yield
         except ValueError as error:
-            raise ArchiveRefused(f"entry {printable(self._name)}: {error}") from None
+            raise self._refused(error, self._name) from None
+
+    @staticmethod
+    def _refused(error: ValueError, name: bytes) -> ArchiveRefused:
+        return ArchiveRefused(f"entry {printable(name)}: {error}")

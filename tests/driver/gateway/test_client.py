@@ -45,7 +45,9 @@ def golden(name: str) -> Any:
 
 @pytest.fixture
 async def gateway() -> AsyncIterator[GatewayClient]:
-    async with GatewayClient("http://10.0.0.7", "the-token-0123", verify=False) as client:
+    # The transport that respx answers for, also for downloads.
+    network = httpx.AsyncHTTPTransport()
+    async with GatewayClient("http://10.0.0.7", "the-token-0123", verify=False, network=network) as client:
         yield client
 
 

@@ -17,12 +17,14 @@ from driver.gateway.wire import Run
 from driver.layout import Layout
 from driver.log import Log, render_json
 from driver.process.children import Children
+from driver.process.confinement import Confinement
 from driver.process.environment import DoorAddress, ProgramFacts
 from driver.process.limits import ProgramLimits
 from driver.process.orphans import become_subreaper
 from driver.process.programs import ProgramRunner
 from driver.secrets import Secrets
 
+ANYWHERE = Confinement((Path("/"),), file_bytes=1 << 30)
 PYTHON = (sys.executable, "-I", "-S", "-c")
 
 

@@ -14,13 +14,13 @@ from driver.errors import ProgramError
 from driver.process.child import Child
 from driver.process.children import Children
 from driver.process.orphans import sweep
-from tests.driver.process.conftest import PYTHON
+from tests.driver.process.conftest import ANYWHERE, PYTHON
 
 pytestmark = pytest.mark.anyio
 
 
 def spawn(children: Children, *argv: str, cwd: Path = Path("/"), path: str = "/usr/bin:/bin") -> Child:
-    return Child.spawn(argv, cwd=cwd, environment={"PATH": path}, children=children)
+    return Child.spawn(argv, cwd=cwd, environment={"PATH": path}, children=children, confinement=ANYWHERE)
 
 
 async def stop(child: Child, grace: float) -> int:

@@ -18,7 +18,7 @@ from driver.process import orphans
 from driver.process.child import Child
 from driver.process.children import Children
 from driver.process.tree import process
-from tests.driver.process.conftest import PYTHON
+from tests.driver.process.conftest import ANYWHERE, PYTHON
 
 pytestmark = pytest.mark.anyio
 
@@ -44,7 +44,11 @@ def zombie() -> int:
 
 def spawn(children: Children, script: str, *more: str) -> Child:
     return Child.spawn(
-        ["sh", "-c", script, *more], cwd=Path("/"), environment={"PATH": "/usr/bin:/bin"}, children=children
+        ["sh", "-c", script, *more],
+        cwd=Path("/"),
+        environment={"PATH": "/usr/bin:/bin"},
+        children=children,
+        confinement=ANYWHERE,
     )
 
 
