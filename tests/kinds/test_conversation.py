@@ -203,7 +203,8 @@ async def test_an_answer_that_is_no_file_of_its_own(case: Case, left: str) -> No
     outcome = await converse(case)
     assert (outcome.outcome, outcome.exit, outcome.answer) == ("FAILED", 1, None)
     assert outcome.reason is not None
-    assert "out/answer.json" in outcome.reason
+    # Where the kernel keeps it to its directories, the program cannot even replace one of them.
+    assert "out/answer.json" in outcome.reason or (left.startswith("rmdir") and outcome.reason == "no complete output")
 
 
 @pytest.mark.parametrize(

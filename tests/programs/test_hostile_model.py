@@ -65,7 +65,9 @@ ABSURD_ARGUMENTS: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("wire", ["responses", "chat", "messages"])
+@pytest.mark.parametrize(
+    "wire", ["responses", *(pytest.param(wire, marks=pytest.mark.slow) for wire in ("chat", "messages"))]
+)
 async def test_absurd_tool_calls(workspace: Path, wire: str) -> None:
     """Each call gets an answer, most of them a refusal, and the session goes on; two calls may share an id."""
     os.mkfifo(workspace / "fifo")

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
+from kinds.programs.admission import admit
+from kinds.programs.errors import CallUnanswered
+from kinds.programs.exchange import Door
+from kinds.programs.model import Waits
 from tests.programs.fake_door import (
     KEY,
     MODEL,
@@ -170,20 +175,34 @@ async def test_admission_out_of_reach(workspace: Path) -> None:
     assert len(result["observations"]) == 3
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        b"{}",
-        b"[]",
-        b'{"digest": "x", "admitted": [], "refused": null}',
-        b'{"digest": "x", "admitted": [[[]]], "refused": []}',
-        b'{"digest": "x", "admitted": [{"index": true, "id": "a"}], "refused": []}',
-        b"[" * 100_000,
-    ],
-)
-async def test_an_answer_that_is_no_admission(workspace: Path, answer: bytes) -> None:
-    """What is not the gateway's answer admits nothing: it is asked again, and then the exit is 75."""
+NO_ADMISSIONS = [
+    b"{}",
+    b"[]",
+    b'{"digest": "x", "admitted": [], "refused": null}',
+    b'{"digest": "x", "admitted": [[[]]], "refused": []}',
+    b'{"digest": "x", "admitted": [{"index": true, "id": "a"}], "refused": []}',
+    b"[" * 100_000,
+]
+
+
+@pytest.mark.parametrize("answer", NO_ADMISSIONS)
+async def test_an_answer_that_is_no_admission(answer: bytes) -> None:
+    """What is not the gateway's answer admits nothing, and is asked for again."""
+
+    async def at_once(_seconds: float) -> None:
+        await checkpoint()
+
     async with fake_door(report_all, admission=(200, answer)) as door:
+        around = surroundings(door)
+        program = Door.at(around["DRIVER_DOOR_URL"], around["DRIVER_DOOR_KEY"])
+        with pytest.raises(CallUnanswered, match="not admitted after 6 tries"):
+            await admit(program, [], Waits(wall=lambda: 0.0, sleep=at_once))
+    assert door.admissions == 6
+
+
+async def test_no_admission_in_time(workspace: Path) -> None:
+    """A measurement whose observations were not admitted when its time is over ends with 75."""
+    async with fake_door(report_all, admission=(200, b"{}")) as door:
         ended = await measure(workspace, door, DRIVER_WORK_SECONDS="9")
     assert ended.exit == 75
     assert ended.file("result.json")["admission"] is None
