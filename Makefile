@@ -13,7 +13,7 @@ MODEL ?=
 WIRE ?= responses
 export REPO RANGE OUT PROVIDER_URL MODEL WIRE PROVIDER_KEY
 
-.PHONY: demo review test test-slow check format bench bench-start bench-door bench-sessions bench-litellm constraints clean
+.PHONY: demo review test test-slow check format bench bench-start bench-door bench-sessions bench-workspace bench-litellm constraints clean
 
 demo: $(READY)
 	@$(BIN)/python -m driver.stub.demo --out="$$OUT"
@@ -38,7 +38,7 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: bench-start bench-door bench-sessions
+bench: bench-start bench-door bench-sessions bench-workspace
 
 bench-start: $(READY)
 	$(BIN)/python -m bench.start
@@ -48,6 +48,10 @@ bench-door: $(READY)
 
 bench-sessions: $(READY)
 	$(BIN)/python -m bench.sessions
+
+# Needs curl, and does its work in memory-backed storage.
+bench-workspace: $(READY)
+	$(BIN)/python -m bench.workspace
 
 # A peer for bench-door: 760 MB, in a virtual environment of its own.
 bench-litellm:

@@ -11,6 +11,7 @@ from typing import BinaryIO, Final
 
 import anyio
 import httpx
+from anyio import to_thread
 
 from driver.errors import ClaimLost, GatewayUnavailable
 from driver.gateway.answer import ANSWER_SECONDS, Answer
@@ -69,7 +70,9 @@ class RunCalls:
 
     async def context(self) -> Context:
         """`GET context`. It can be the first call about the run, in which the gateway prepares the attempt."""
-        return (await self._get("context")).parse(Context, "context")
+        answer = await self._get("context")
+        # A conversation's facts come to megabytes, which are parsed in more time than the event loop has.
+        return await to_thread.run_sync(answer.parse, Context, "context")
 
     async def runtime(self) -> Runtime:
         """`GET runtime`."""

@@ -33,7 +33,8 @@ def compose(workspace: Confined, envelope: TaskEnvelope, request: Request, lines
     """The first message. Blocks. Raises InputsUnusable when there is no change view."""
     task = (
         f"# Task\n\nWrite the feedback on pull request {envelope.pull_request_number} of "
-        f"{envelope.repository_full_name}. The reviewed checkout is `{envelope.repository_root}` in the workspace.\n\n"
+        f"{brief.named(envelope.repository_full_name)}. The reviewed checkout is "
+        f"{brief.named(envelope.repository_root)} in the workspace.\n\n"
         f"{_bounds(INLINE, request.inline)}\n{_bounds(SUMMARY, request.summary)}\n"
         f"The summary has at most {request.summary.characters:,} characters."
     )

@@ -260,6 +260,19 @@ async def test_no_answer_at_all(workspace: Path) -> None:
     assert ended.file("runner-debug.json")["exit"] == 76
 
 
+async def test_refused_by_admission(workspace: Path) -> None:
+    """A composition that is not wanted any more ends with 77 at the refused call, and keeps what it had."""
+    refused = Refuse(403, {"status": 403, "code": "digest_not_admitted"})
+
+    def script(seen: Seen) -> Say | Refuse:
+        return Say(calls=(feedback(inline("a")),)) if seen.turn == 0 else refused
+
+    async with fake_door(script) as door:
+        ended = await compose(workspace, door)
+    assert (ended.exit, len(door.calls)) == (77, 2)
+    assert [unit["observationIds"] for unit in ended.file("feedback.json")["units"]] == [["a"]]
+
+
 async def test_the_door_is_closed_in_the_middle(workspace: Path) -> None:
     """Exit 1, and what was taken until then is in the feedback."""
 
