@@ -210,7 +210,11 @@ def _start(
 
     pid = children.started(start)
     assert popen is not None
-    confinement.limit(pid)
+    try:
+        confinement.limit(pid)
+    except BaseException:
+        _discard(popen, children)
+        raise
     return popen
 
 
@@ -218,9 +222,13 @@ def _open_pidfd(popen: "subprocess.Popen[bytes]", children: Children) -> int:
     try:
         return os.pidfd_open(popen.pid)
     except OSError:
-        os.killpg(popen.pid, signal.SIGKILL)
-        children.reaped(popen.pid, popen.wait)
+        _discard(popen, children)
         raise
+
+
+def _discard(popen: "subprocess.Popen[bytes]", children: Children) -> None:
+    os.killpg(popen.pid, signal.SIGKILL)
+    children.reaped(popen.pid, popen.wait)
 
 
 _REASONS: Final = {

@@ -85,5 +85,10 @@ class Confinement:
 
 
 def _lower(pid: int, limit: int, wanted: int) -> None:
-    soft, hard = (wanted if value == resource.RLIM_INFINITY else value for value in resource.prlimit(pid, limit))
-    resource.prlimit(pid, limit, (min(soft, wanted), min(hard, wanted)))
+    try:
+        before = resource.prlimit(pid, limit, (wanted, wanted))
+    except PermissionError:
+        return  # the container, or the program itself by now, allows less
+    soft, hard = (wanted if value == resource.RLIM_INFINITY else min(wanted, value) for value in before)
+    if (soft, hard) != (wanted, wanted):
+        resource.prlimit(pid, limit, (soft, hard))

@@ -167,6 +167,14 @@ async def test_open_files_and_core_files_are_bounded(bench: Bench) -> None:
     assert await prints(bench, f"if True:{script}", OPEN_FILES) == [str(min(hard, OPEN_FILES))]
 
 
+async def test_lower_limits_of_its_own_stay(bench: Bench) -> None:
+    """A program that lowers its limits in its first moment keeps them, however that falls in with ours."""
+    script = "ulimit -n 50; ulimit -f 100; ulimit -n; ulimit -f"
+    for _ in range(30):
+        await bench.runner().run(["sh", "-c", script], cwd=bench.layout.root)
+    assert bench.recorded.text() == ["50", "100"] * 30
+
+
 WITHOUT_LANDLOCK = """
 import ctypes, errno, struct, subprocess, sys
 from pathlib import Path
