@@ -93,6 +93,12 @@ class Child:
         if not self.exited():
             await anyio.wait_readable(self._pidfd)
 
+    @property
+    def ended_by(self) -> int | None:
+        """The signal that ended the leader; None where it was none, and before the reap."""
+        code = self._popen.returncode
+        return -code if code is not None and code < 0 else None
+
     def signal_group(self, sig: signal.Signals) -> None:
         """Send a signal to the whole group. After the reap this does nothing."""
         if self._state() in (_State.RUNNING, _State.ZOMBIE):

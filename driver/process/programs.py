@@ -29,7 +29,6 @@ from driver.process.reader import PipeReader
 TIMEOUT: Final = "timeout"
 STOPPED: Final = "stopped"
 FILE_SIZE: Final = "file_size"
-_FILE_SIZE_EXIT: Final = 128 + signal.SIGXFSZ
 
 
 @dataclass
@@ -48,10 +47,10 @@ class _Ending:
         except ProgramError as error:
             self.fault = self.fault or error
 
-    def told(self, exit: int) -> None:
-        """The program ended with this exit code. The kernel ends one whose file becomes too long (setrlimit(2))."""
+    def told(self, exit: int, ended_by: int | None) -> None:
+        """The program ended with this exit code, or by this signal, which tells of a file that became too long."""
         self.exit = exit
-        if exit == _FILE_SIZE_EXIT and self.reason is None:
+        if ended_by == signal.SIGXFSZ and self.reason is None:
             self.reason = FILE_SIZE
 
     def code(self) -> int | None:
@@ -218,7 +217,7 @@ class ProgramRunner:
                 await sweep(self._children)
             # Last, as it may have to wait for the CPU that its own processes used.
             with ending.faults():
-                ending.told(await child.reap())
+                ending.told(await child.reap(), child.ended_by)
 
     def _tell_end(self, tell: Callable[..., None], ending: _Ending, seconds: float) -> None:
         dropped = {"dropped_bytes": self._budget.dropped} if self._budget.dropped else {}

@@ -152,6 +152,7 @@ async def test_a_file_that_grows_too_long_ends_the_program(bench: Bench) -> None
     assert end == ProgramEnd(153, "file_size")
     assert [(r["exit"], r["reason"]) for r in bench.recorded.of("program.ended")] == [(153, "file_size")]
     assert (bench.layout.work / "long").stat().st_size == MIB
+    assert await bench.runner().run(["sh", "-c", "exit 153"], cwd=bench.layout.root) == ProgramEnd(153)
 
 
 async def test_open_files_and_core_files_are_bounded(bench: Bench) -> None:
