@@ -79,7 +79,7 @@ class Confinement:
         with suppress(ProcessLookupError):
             _lower(pid, resource.RLIMIT_FSIZE, self.file_bytes)
             _lower(pid, resource.RLIMIT_NOFILE, OPEN_FILES)
-        # Where the file cannot be written, the program is as old as the driver in the kernel's eyes, which is no harm.
+        # Where it cannot be written, the kernel ranks the program as it ranks the driver; the watch is still there.
         with suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w", encoding="ascii") as file:
             file.write(str(OOM_SCORE))
 

@@ -250,6 +250,7 @@ async def test_cancelled_while_waiting() -> None:
             tasks.start_soon(s.gate.pass_gate)
             await anyio.wait_all_tasks_blocked()
             tasks.cancel_scope.cancel()
+        assert (s.gate.passed, s.gate.failed) == (False, False)
 
 
 async def test_each_run_has_a_probe_of_its_own() -> None:

@@ -217,6 +217,7 @@ async def test_reset_in_the_middle_of_an_answer_is_a_departure() -> None:
         with anyio.fail_after(5):
             while len(departures) < 3:  # noqa: ASYNC110 # the handlers tell nobody else
                 await anyio.sleep(0.01)
+    assert departures == [ClientGone] * 3
 
 
 async def test_crowd_costs_no_descriptors_beyond_the_limit() -> None:

@@ -37,7 +37,7 @@ async def main() -> None:
         run = Run(id="r", kind="REVIEW", subject="s", epoch=1, attempt=1)
         runner = ProgramRunner(
             ProgramFacts(run, "m", Layout(Path(root)), lambda: 9.0, {}),
-            limits=ProgramLimits(memory=None, disk=1 << 30, processes=60),
+            limits=ProgramLimits(memory=None, disk=1 << 30, processes=100),
             children=Children(),
             door=lambda: None,
             grace=lambda: 0.0,

@@ -143,7 +143,7 @@ async def test_others_may_go_on(children: Children) -> None:
     with anyio.fail_after(10):
         while not strays(children.kept):  # noqa: ASYNC110 # the kernel tells nobody
             await anyio.sleep(0.01)
-    with anyio.fail_after(10):
+    with anyio.fail_after(4):
         assert await orphans.sweep(children) > 0
     assert not busy.exited()
     busy.signal_group(signal.SIGKILL)

@@ -376,7 +376,7 @@ def test_fork_bomb(tmp_path: Path, start: str) -> None:
     """A bomb that uses up all processes, each in its own session, is over: 137, `processes`; the next one runs."""
     needs_root()
     script = shlex.join([sys.executable, str(Path(__file__).with_name("bombed.py"))])
-    command = ["prlimit", "--nproc=120", "nice", "sh", "-c", start.format(script)]
+    command = ["prlimit", "--nproc=180", "nice", "sh", "-c", start.format(script)]
     container = contained(tmp_path, uid=1000730005, gid=0, command=command)
     done = subprocess.run(container, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "137 processes []\n5 None []\n"), done.stderr
