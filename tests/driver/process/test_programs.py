@@ -371,6 +371,8 @@ def test_as_pid_1(children: int) -> None:
     assert (done.returncode, done.stdout) == (0, "zombies of orphans: 0\nwrong codes: []\nleft: []\n"), done.stderr
 
 
+# By itself, as the slow ones run: for some seconds it leaves no CPU to whatever runs beside it.
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["exec {}", "{}; exit"], ids=["pid-1", "subreaper"])
 def test_fork_bomb(tmp_path: Path, start: str) -> None:
     """A bomb that uses up all processes, each in its own session, is over: 137, `processes`; the next one runs."""
