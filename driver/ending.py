@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from driver.errors import DriverError, GatewayRefused, KindFailed, UnknownKind, leaves
+from driver.errors import NO_ROOM, DriverError, GatewayRefused, KindFailed, UnknownKind, leaves, no_room
 from driver.exits import ProgramExit
 from driver.gateway.wire import DIGEST_NOT_ADMITTED, End
 from driver.kind import Outcome
@@ -28,6 +28,9 @@ def end_for(error: Exception) -> End:
     parts = leaves(error)
     if (loss := loss_in(error)) is not None:
         return End(outcome="FAILED", reason=loss.value)
+    if no_room(error):
+        failed = next((int(part.exit) for part in parts if isinstance(part, KindFailed)), ProgramExit.NO_OUTPUT)
+        return End(outcome="FAILED", exit=failed, reason=NO_ROOM)
     for part in parts:
         if isinstance(part, UnknownKind):
             return End(outcome="UNSUPPORTED", reason=tellable(str(part)))
@@ -48,7 +51,7 @@ def loss_in(error: Exception) -> Loss | None:
 
 
 def is_fault(error: Exception) -> bool:
-    """Whether something went wrong that nobody foresaw."""
+    """Whether something went wrong that nobody foresaw; a full disk is foreseen."""
     return bool(_faults(leaves(error)))
 
 
@@ -61,4 +64,4 @@ def tellable(reason: str | None) -> str | None:
 
 
 def _faults(parts: Sequence[BaseException]) -> list[BaseException]:
-    return [part for part in parts if not isinstance(part, DriverError)]
+    return [part for part in parts if not isinstance(part, DriverError) and not no_room(part)]

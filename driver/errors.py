@@ -24,6 +24,14 @@ The class docstring is the default message; the raise site adds the facts.
     └── KindFailed                   a stage of a kind failed; carries the exit
 """
 
+import errno
+from typing import Final
+
+NO_ROOM: Final = "disk"
+"""The reason of a run that failed because a disk was full, or because its programs used more of it than they may."""
+
+_NO_ROOM_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
 
 class DriverError(Exception):
     """The driver failed."""
@@ -151,3 +159,16 @@ def leaves(error: BaseException) -> list[BaseException]:
     if isinstance(error, BaseExceptionGroup):
         return [leaf for part in error.exceptions for leaf in leaves(part)]
     return [error]
+
+
+def no_room(error: BaseException) -> bool:
+    """Whether a full disk, or a quota, is behind an error: itself, one of a group's, or a cause of them."""
+    return any(_no_room(leaf) for leaf in leaves(error))
+
+
+def _no_room(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _NO_ROOM_ERRORS:
+            return True
+        error = error.__cause__
+    return False

@@ -6,7 +6,7 @@ from typing import Final
 import anyio
 
 from driver.ending import end_for, end_of, is_fault, loss_in
-from driver.errors import ContractError, Unisolated
+from driver.errors import ContractError, Unisolated, leaves, no_room
 from driver.exits import ProgramExit
 from driver.front import After
 from driver.gateway.wire import End
@@ -124,6 +124,8 @@ class RunHolder:
                 self._lose(self._of_now(loss))
             if loss is Loss.UNISOLATED:
                 self._log.error("sandbox.unisolated", error=str(error))
+            if no_room(error):
+                self._log.error("run.no_room", error=str(leaves(error)[0]))
             if is_fault(error):
                 self._faulty = True
                 trace = "".join(traceback.format_exception(error))

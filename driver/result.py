@@ -2,9 +2,8 @@
 
 import json
 import os
-import secrets
-import tempfile
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -19,7 +18,7 @@ from driver.gateway.wire import Runtime
 from driver.log import Log
 from driver.workspace.pack import Packed, pack
 
-REPORT_NAME: Final = "driver.json"
+REPORT_NAME: Final = b"driver.json"
 _LEAST_TRY: Final = 1.0
 
 
@@ -50,7 +49,7 @@ class ResultDelivery:
         ended_at = self._clock.now()
         try:
             runtime = await self._runtime()
-            with await to_thread.run_sync(self._unnamed_file) as archive:
+            with _unnamed_file() as archive:
                 packed = await self._pack(archive, runtime)
                 await self._send(archive, packed, exit, until=ended_at + runtime.upload_seconds)
         except (GatewayUnavailable, GatewayRefused, ContractError) as error:
@@ -60,13 +59,6 @@ class ResultDelivery:
         self.delivered = True
         self._log.info("result.uploaded", bytes=packed.size, exit=exit, digest=packed.digest_field)
         return packed.digest_field
-
-    def _unnamed_file(self) -> BinaryIO:
-        """A file that no program can open, and of which nothing is left whatever ends this process.
-
-        It lies in the workspace, which may be all that can be written in a container.
-        """
-        return tempfile.TemporaryFile(dir=self._out.parent)
 
     async def _send(self, archive: BinaryIO, packed: Packed, exit: int, *, until: float) -> None:
         def left() -> float:
@@ -80,24 +72,17 @@ class ResultDelivery:
 
     async def _pack(self, archive: BinaryIO, runtime: Runtime) -> Packed:
         report = json.dumps(self._report(), indent=2).encode() + b"\n"
-        await to_thread.run_sync(_write_report, self._out, report)
-        packed = await to_thread.run_sync(pack, self._out, archive)
+        packing = partial(pack, self._out, archive, added={REPORT_NAME: report})
+        packed = await to_thread.run_sync(packing)
         if packed.size > runtime.result_bytes:
             raise PackagingError(f"it has {packed.size:,} bytes, and the gateway takes {runtime.result_bytes:,}")
         self._log.info("result.packed", bytes=packed.size, entries=packed.entries)
         return packed
 
 
-def _write_report(out: Path, report: bytes) -> None:
-    """Write the driver's report into `out/`; a file or link that a program put in its place is replaced."""
-    out.mkdir(exist_ok=True)
-    directory = os.open(out, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        # A name that no program can have taken.
-        temporary = f".{REPORT_NAME}.{secrets.token_hex(8)}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(temporary, flags, 0o600, dir_fd=directory), "wb") as file:
-            file.write(report)
-        os.rename(temporary, REPORT_NAME, src_dir_fd=directory, dst_dir_fd=directory)
-    finally:
-        os.close(directory)
+def _unnamed_file() -> BinaryIO:
+    """A file in memory: a full disk takes nothing of a result away, and no program can open it.
+
+    It holds no more than a result may have, and the programs, whose memory it takes, are gone.
+    """
+    return open(os.memfd_create("result", os.MFD_CLOEXEC), "w+b", buffering=0)

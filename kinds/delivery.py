@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 import anyio.to_thread
 from pydantic import ValidationError
 
-from driver.errors import KindFailed, ProgramError, WorkspaceError
+from driver.errors import NO_ROOM, KindFailed, ProgramError, WorkspaceError, no_room
 from driver.exits import ProgramExit, meaning
 from driver.gateway.wire import Context, Message
 from driver.kind import HeldRun, Outcome, ProgramEnd, StopReason
@@ -45,16 +45,21 @@ class Progress:
 async def worked(held: HeldRun, work: Callable[[Progress], Awaitable[None]]) -> Progress:
     """Do the work of a run, which notes how far it came. The end is noted whatever became of the work.
 
-    Raises the work's KindFailed when it came before there was a workspace.
+    Raises the work's KindFailed when it came before there was a workspace. Whatever fails for want of room on a disk
+    ends with the reason `disk`.
     """
     progress = Progress()
     with held.work() as section:
         try:
             await work(progress)
-        except KindFailed as failure:
-            if not progress.workspace:
+        except (KindFailed, OSError) as failure:
+            full = no_room(failure)
+            if not progress.workspace or not (full or isinstance(failure, KindFailed)):
                 raise
-            progress.end = ProgramEnd(failure.exit, failure.reason)
+            if full:
+                held.log.error("run.no_room", error=str(failure))
+            code = failure.exit if isinstance(failure, KindFailed) else ProgramExit.NO_OUTPUT
+            progress.end = ProgramEnd(code, NO_ROOM if full else str(failure))
     if progress.end is None and section.stopped is not None:
         progress.end = ProgramEnd(section.stopped.exit, _STOPPED[section.stopped])
     return progress

@@ -16,7 +16,7 @@ from typing import Final
 import anyio
 import anyio.to_thread
 
-from driver.errors import KindFailed, ProgramError
+from driver.errors import NO_ROOM, KindFailed, ProgramError
 from driver.exits import ProgramExit, meaning
 from driver.kind import ProgramEnd, Programs
 from kinds.limited import limited
@@ -125,6 +125,8 @@ def _failure(command: str, end: ProgramEnd, written: int) -> str:
     # Judged by the size: whether the limit is a signal or an error is the program's choice.
     if written >= OUTPUT_BYTES:
         return f"the change is too large: git {command} wrote more than {OUTPUT_BYTES // MIB} MiB"
+    if end.reason == NO_ROOM:
+        return NO_ROOM
     if end.exit == _NOT_FOUND:
         return "git is not installed"
     return f"git {command} failed: {end.reason or meaning(end.exit)} (its messages are in the log)"

@@ -12,7 +12,7 @@ from typing import Final
 import anyio
 
 from driver.clock import Clock
-from driver.errors import ProgramError
+from driver.errors import NO_ROOM, ProgramError
 from driver.exits import ProgramExit
 from driver.kind import ProgramEnd
 from driver.log import Log
@@ -25,6 +25,7 @@ from driver.process.newfile import create_below
 from driver.process.orphans import sweep
 from driver.process.output import OutputBudget
 from driver.process.reader import PipeReader
+from driver.process.room import has_room
 
 TIMEOUT: Final = "timeout"
 STOPPED: Final = "stopped"
@@ -47,17 +48,22 @@ class _Ending:
         except ProgramError as error:
             self.fault = self.fault or error
 
-    def told(self, exit: int, ended_by: int | None) -> None:
-        """The program ended with this exit code, or by this signal, which tells of a file that became too long."""
-        self.exit = exit
-        if ended_by == signal.SIGXFSZ and self.reason is None:
-            self.reason = FILE_SIZE
+    def told(self, exit: int, ended_by: int | None, *, room: bool) -> None:
+        """The program ended with this exit code, or by this signal, which tells of a file that became too long.
 
-    def code(self) -> int | None:
-        """The exit code that the run is told."""
-        if self.exit is None or self.reason in (None, STOPPED, FILE_SIZE):
-            return self.exit
-        return int(ProgramExit.STOPPED_AT_DEADLINE if self.reason == TIMEOUT else ProgramExit.KILLED)
+        One that fails by itself on a disk without `room` fails for that; one that was killed, or was not done in its
+        time, has the exit that says so.
+        """
+        if self.reason == TIMEOUT:
+            self.exit = int(ProgramExit.STOPPED_AT_DEADLINE)
+        elif self.reason not in (None, STOPPED):
+            self.exit = int(ProgramExit.KILLED)
+        else:
+            self.exit = exit
+            if self.reason is None and ended_by == signal.SIGXFSZ:
+                self.reason = FILE_SIZE
+            elif self.reason is None and exit != 0 and not room:
+                self.reason = NO_ROOM
 
 
 class ProgramRunner:
@@ -108,7 +114,8 @@ class ProgramRunner:
         """Run a program to its end; see driver.kind.Programs.
 
         A program that passes a limit is killed: exit 137, and the reason `memory`, `processes` or `disk`; one that
-        writes a longer file than `disk` has the exit 153 and the reason `file_size`. A cancel stops it with the grace.
+        writes a longer file than `disk` has the exit 153 and the reason `file_size`; one that fails on a full disk has
+        its own exit and the reason `disk`. A cancel stops it with the grace.
         Raises ProgramError if it cannot be started, if the door is asked for and closed, if a secret is among `argv` or
         `environment`, or if something of it cannot be killed.
         """
@@ -129,7 +136,11 @@ class ProgramRunner:
         self._running.add(child)
         try:
             log = self._log.info if step is None else self._log.debug
-            return await self._supervise(child, partial(log, program=step or os.path.basename(argv[0])), timeout)
+            name = step or os.path.basename(argv[0])
+            end = await self._supervise(child, partial(log, program=name), timeout)
+            if end.reason == NO_ROOM:
+                self._log.warning("program.no_room", program=name, exit=end.exit)
+            return end
         finally:
             self._running.discard(child)
 
@@ -163,9 +174,8 @@ class ProgramRunner:
             self._tell_end(tell, ending, self._clock.now() - started_at)
             if ending.fault is not None:
                 raise ending.fault
-        code = ending.code()
-        assert code is not None  # else there was a fault
-        return ProgramEnd(code, ending.reason)
+        assert ending.exit is not None  # else there was a fault
+        return ProgramEnd(ending.exit, ending.reason)
 
     def _readers(self, child: Child) -> list[PipeReader]:
         readers = [PipeReader(child.stderr, "stderr", log=self._log, budget=self._budget)]
@@ -217,8 +227,9 @@ class ProgramRunner:
                 await sweep(self._children)
             # Last, as it may have to wait for the CPU that its own processes used.
             with ending.faults():
-                ending.told(await child.reap(), child.ended_by)
+                exit = await child.reap()
+                ending.told(exit, child.ended_by, room=has_room(self._facts.layout.writable))
 
     def _tell_end(self, tell: Callable[..., None], ending: _Ending, seconds: float) -> None:
         dropped = {"dropped_bytes": self._budget.dropped} if self._budget.dropped else {}
-        tell("program.ended", exit=ending.code(), reason=ending.reason, seconds=round(seconds, 3), **dropped)
+        tell("program.ended", exit=ending.exit, reason=ending.reason, seconds=round(seconds, 3), **dropped)

@@ -7,7 +7,7 @@ fails the packing and is named; nothing is left out. Everything here blocks.
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,30 +46,21 @@ class Packed:
         return sha256_field(self.digest)
 
 
-def pack(out: Path, into: BinaryIO | Path) -> Packed:
-    """Write the archive of `out` to an open file or to a new one, which is removed again on failure.
+def pack(out: Path, into: BinaryIO, *, added: Mapping[bytes, bytes] | None = None) -> Packed:
+    """Write the archive of `out` to an open file.
 
-    A missing `out` is packed as an empty one. Raises PackagingError that names the entry and the bound.
+    `added` are files by name that stand directly in `out/`, whatever is there under these names. A missing `out` is
+    packed as an empty one. Raises PackagingError that names the entry and the bound.
     """
-    if not isinstance(into, Path):
-        return _Packing(into).run(out)
-    try:
-        file = open(into, "xb")  # noqa: SIM115 # closed below; a file that was there before is not removed
-    except OSError as error:
-        raise PackagingError(f"the result archive {into} cannot be made: {error.strerror}") from error
-    try:
-        with file:
-            return _Packing(file).run(out)
-    except BaseException:
-        into.unlink(missing_ok=True)
-        raise
+    return _Packing(into, added or {}).run(out)
 
 
 class _Packing:
     """One archive being written. Names are below 100 bytes, so the tree is shallow enough to recurse."""
 
-    def __init__(self, into: BinaryIO) -> None:
+    def __init__(self, into: BinaryIO, added: Mapping[bytes, bytes]) -> None:
         self._into = into
+        self._added = added
         self._sha256 = hashlib.sha256()
         self._size = 0
         self._entries = 0
@@ -80,7 +71,9 @@ class _Packing:
         try:
             fd = os.open(out, DIRECTORY)
         except FileNotFoundError:
-            pass
+            for name in sorted(self._added):
+                self._count(_ROOT + name)
+                self._add(name)
         except NotADirectoryError as error:
             raise _refused(_ROOT, "it must be a directory, and no link") from error
         except OSError as error:
@@ -94,7 +87,9 @@ class _Packing:
         """Pack what is in a directory, and close its descriptor."""
         try:
             for name, listed in self._list(prefix, fd):
-                if stat.S_ISDIR(listed.st_mode):
+                if listed is None:
+                    self._add(name)
+                elif stat.S_ISDIR(listed.st_mode):
                     self._write(directory_header(prefix + name))
                     with _naming(prefix + name):
                         below = open_directory(name, fd)
@@ -104,11 +99,20 @@ class _Packing:
         finally:
             os.close(fd)
 
-    def _list(self, prefix: bytes, fd: int) -> list[tuple[bytes, os.stat_result]]:
-        """The entries of one directory, checked and sorted; a directory's name ends in a slash."""
-        entries: list[tuple[bytes, os.stat_result]] = []
+    def _list(self, prefix: bytes, fd: int) -> list[tuple[bytes, os.stat_result | None]]:
+        """The entries of one directory, checked and sorted; a directory's name ends in a slash.
+
+        What is added has no status, and stands in the place of what has its name.
+        """
+        added = self._added if prefix == _ROOT else {}
+        entries: list[tuple[bytes, os.stat_result | None]] = []
+        for name in added:
+            self._count(prefix + name)
+            entries.append((name, None))
         with _naming(prefix), os.scandir(fd) as scan:
             for entry in scan:
+                if os.fsencode(entry.name) in added:
+                    continue
                 status = entry.stat(follow_symlinks=False)
                 name = os.fsencode(entry.name) + (b"/" if stat.S_ISDIR(status.st_mode) else b"")
                 self._count(prefix + name)
@@ -136,6 +140,12 @@ class _Packing:
             self._copy(full_name, fd, status.st_size)
         finally:
             os.close(fd)
+
+    def _add(self, name: bytes) -> None:
+        content = self._added[name]
+        self._write(file_header(_ROOT + name, len(content)))
+        self._write(content)
+        self._write(bytes(-len(content) % BLOCK_BYTES))
 
     def _copy(self, name: bytes, fd: int, size: int) -> None:
         left = size

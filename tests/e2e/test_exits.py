@@ -16,7 +16,6 @@ from driver.stub.practices import load_practices
 from driver.stub.repository import open_range
 from driver.stub.server import running_stub
 from driver.stub.workspaces import build_tree
-from tests.conftest import Disk
 from tests.e2e.driving import UNFINISHED, driving, files_of, scenario, shell, stop_signal
 
 pytestmark = pytest.mark.anyio
@@ -174,37 +173,3 @@ async def test_exit_143(tmp_path: Path) -> None:
     assert json.loads(files["out/runner-debug.json"])["exit"] == 143
     states = {one.get("reason", one["state"]) for one in json.loads(files["out/result.json"])["coverage"]}
     assert "the program was asked to stop" in states
-
-
-async def test_a_disk_that_is_too_small_for_the_workspace(tmp_path: Path, disk: Disk) -> None:
-    """The run ends FAILED and says what did not fit; nothing of the workspace is left, and the driver pulls on."""
-    workspace = disk("size=32k")
-    async with (
-        running_stub(scenario(run={"attempts": 2, "retry_seconds": 0})) as stub,
-        driving(stub, workspace) as driver,
-    ):
-        await driver.wait_event("run.ended", **{"run.epoch": 2})
-        stop_signal(driver)
-        assert await driver.exit() == 0
-    ended = driver.named("run.ended")
-    assert [(one["outcome"], one["exit"]) for one in ended] == [("FAILED", 1), ("FAILED", 1)]
-    assert ended[0]["reason"].startswith("unpacking ")
-    assert ended[0]["reason"].endswith("No space left on device")
-    assert list(workspace.iterdir()) == []
-
-
-async def test_a_program_that_fills_the_disk(tmp_path: Path, disk: Disk) -> None:
-    """Where the result finds no room either, the run still ends, with that reason; the next one has the disk again."""
-    workspace = disk("size=2m")
-    program = shell("cat /dev/zero > work/full; cp work/full out/result.json; exit 1")
-    async with (
-        running_stub(scenario(run={"attempts": 2, "retry_seconds": 0})) as stub,
-        driving(stub, workspace, DRIVER_PROGRAM_REVIEW=program) as driver,
-    ):
-        await driver.wait_event("run.ended", **{"run.epoch": 2})
-        stop_signal(driver)
-        assert await driver.exit() == 0
-    ended = driver.named("run.ended")
-    assert [(one["outcome"], one["exit"]) for one in ended] == [("FAILED", 43), ("FAILED", 43)]
-    assert "No space left on device" in ended[0]["reason"]
-    assert len(driver.named("workspace.unpacked")) == 2

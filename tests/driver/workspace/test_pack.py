@@ -72,7 +72,7 @@ def test_other_tools_read_it(out: Path, tmp_path: Path) -> None:
     (out / "with space.json").write_bytes(b"{}")
     (out / ("n" * 96)).touch()
     into = tmp_path / "result.tar"
-    pack(out, into)
+    into.write_bytes(packed(out)[0])
     (tmp_path / "gnu").mkdir()
     subprocess.run(["tar", "-x", "-f", into, "-C", tmp_path / "gnu"], check=True)
     assert tree(tmp_path / "gnu" / "out") == tree(out)
@@ -118,12 +118,11 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize(("make", "message"), REFUSED.values(), ids=REFUSED.keys())
-def test_refuses(out: Path, tmp_path: Path, make: Callable[[Path], object], message: str) -> None:
-    """What may not go out is named with its rule, and no archive is left."""
+def test_refuses(out: Path, make: Callable[[Path], object], message: str) -> None:
+    """What may not go out is named with its rule."""
     make(out / "x")
     with pytest.raises(PackagingError, match=message):
-        pack(out, tmp_path / "result.tar")
-    assert not (tmp_path / "result.tar").exists()
+        packed(out)
 
 
 def test_the_bounds_themselves_pass(out: Path) -> None:
@@ -213,16 +212,35 @@ def test_a_file_that_is_replaced_while_packing(out: Path, tmp_path: Path) -> Non
         (out / "b").rmdir() if make is Path.mkdir else (out / "b").unlink()
 
 
-def test_the_archive_is_new(out: Path, tmp_path: Path) -> None:
-    """A file that exists is neither overwritten nor removed, and a link is not followed."""
-    (tmp_path / "there").write_text("kept")
-    with pytest.raises(PackagingError, match="cannot be made: File exists"):
-        pack(out, tmp_path / "there")
-    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(PackagingError, match="cannot be made: File exists"):
-        pack(out, tmp_path / "link")
-    assert (tmp_path / "there").read_text() == "kept"
-    assert not (tmp_path / "elsewhere").exists()
+@pytest.mark.parametrize("there", ["nothing", "file", "link", "directory"])
+def test_what_is_added_takes_the_place_of_what_is_there(out: Path, there: str) -> None:
+    """A file that is added is in the archive, in its order, whatever has its name; nothing is written into `out/`."""
+    (out / "a").write_text("a")
+    (out / "z").write_text("z")
+    if there == "file":
+        (out / "own").write_text("a lie")
+    elif there == "link":
+        (out / "own").symlink_to("a")
+    elif there == "directory":
+        (out / "own").mkdir()
+        (out / "own" / "deep").touch()
+    before = tree(out)
+    into = BytesIO()
+    assert pack(out, into, added={b"own": b"ours"}).entries == 3
+    assert names_in(into.getvalue()) == ["out", "out/a", "out/own", "out/z"]
+    with tarfile.open(fileobj=BytesIO(into.getvalue())) as archive:
+        reader = archive.extractfile("out/own")
+        assert reader is not None
+        assert reader.read() == b"ours"
+    assert tree(out) == before
+
+
+def test_added_without_a_directory(layout: Layout) -> None:
+    """Where there is no `out/` at all, what is added is still packed."""
+    into = BytesIO()
+    assert pack(layout.out, into, added={b"own": b"x" * 513}).entries == 1
+    assert names_in(into.getvalue()) == ["out", "out/own"]
+    assert len(into.getvalue()) == 512 * (1 + 1 + 2 + 2)
 
 
 def test_a_full_disk_is_told(out: Path) -> None:
