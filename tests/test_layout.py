@@ -70,6 +70,15 @@ def room(module: str) -> str:
     return module.split(".")[1] if "." in module else "__init__"
 
 
+def test_the_keeper_is_a_program() -> None:
+    """What runs in a program's session, with its rights, is started without a path to anything but Python's own."""
+    assert imported(ROOT / "driver/process/keeper.py") == set()
+    tree = ast.parse((ROOT / "driver/process/keeper.py").read_text("utf-8"))
+    modules = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    assert modules <= sys.stdlib_module_names
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+
+
 def test_every_room_has_a_row() -> None:
     """A new room has to say where it stands."""
     rooms = {path.relative_to(ROOT / "driver").parts[0].removesuffix(".py") for path in sources("driver")}

@@ -22,6 +22,7 @@ from driver.errors import HardeningFailed, ProgramError
 from driver.exits import from_wait_status
 from driver.process.children import Children
 from driver.process.confinement import Confinement
+from driver.process.line import Line
 from driver.process.tree import group_members, off_loop
 
 KILL_SECONDS: Final = 5.0
@@ -43,11 +44,19 @@ class Child:
     """
 
     def __init__(
-        self, popen: "subprocess.Popen[bytes]", pidfd: int, children: Children, stdout: int | None, stderr: int
+        self,
+        popen: "subprocess.Popen[bytes]",
+        pidfd: int,
+        children: Children,
+        line: Line | None,
+        *,
+        stdout: int | None,
+        stderr: int,
     ) -> None:
         self._popen = popen
         self._pidfd = pidfd
         self._children = children
+        self._line = line
         self.pid = popen.pid
         self.stdout = stdout
         self.stderr = stderr
@@ -62,11 +71,13 @@ class Child:
         children: Children,
         confinement: Confinement,
         stdout: int | None = None,
+        keeper: bool = False,
     ) -> "Child":
         """Start `argv`, confined, with exactly this environment and an empty stdin. Raises ProgramError.
 
         `stdout` is a descriptor for its output, which stays the caller's. This blocks for the time of an
-        exec, about a millisecond.
+        exec, about a millisecond. With a `keeper`, which ends the program when this process is killed, that is the
+        leader, and `started` tells whether the program could be started.
         """
         if not argv:
             raise ProgramError("a program cannot be started: its command is empty")
@@ -74,15 +85,25 @@ class Child:
             try:
                 out_reader, out = (None, stdout) if stdout is not None else _pipe(on_failure, writing_ends)
                 err_reader, err = _pipe(on_failure, writing_ends)
-                starting = partial(_popen, argv, cwd=cwd, environment=environment, stdout=out, stderr=err)
+                line = Line() if keeper else None
+                if line is not None:
+                    on_failure.callback(line.close)
+                starting = partial(_popen, argv, line, cwd=cwd, environment=environment, stdout=out, stderr=err)
                 popen = _start(starting, children, confinement)
+                if line is not None:
+                    line.hand_over()
                 pidfd = _open_pidfd(popen, children)
             except HardeningFailed as error:
                 raise ProgramError(f"{argv[0]} cannot be started: it cannot be confined: {error}") from error
             except (OSError, ValueError) as error:
                 raise ProgramError(_why_not_started(argv[0], cwd, error)) from error
             on_failure.pop_all()
-        return cls(popen, pidfd, children, out_reader, err_reader)
+        return cls(popen, pidfd, children, line, stdout=out_reader, stderr=err_reader)
+
+    async def started(self, name: str, cwd: Path) -> None:
+        """Return once the program runs. Raises ProgramError where its keeper could not start it."""
+        if self._line is not None and (number := await self._line.fault()) is not None:
+            raise ProgramError(_why_not_started(name, cwd, OSError(number, os.strerror(number))))
 
     def exited(self) -> bool:
         """Whether the leader has ended by now."""
@@ -152,7 +173,7 @@ class Child:
         state = self._state()
         if state is not _State.REAPED:
             self._children.reaped(self.pid, self._popen.wait)
-            os.close(self._pidfd)
+            self._close()
         if state is _State.TAKEN:
             # subprocess reports 0 then, which would pass for a success.
             raise ProgramError(f"the exit status of process {self.pid} was taken by somebody else")
@@ -162,7 +183,12 @@ class Child:
         # Else subprocess would look after it, and might take the status of the pid's next owner.
         self._popen.returncode = -signal.SIGKILL
         self._children.abandoned(self.pid)
+        self._close()
+
+    def _close(self) -> None:
         os.close(self._pidfd)
+        if self._line is not None:
+            self._line.close()
 
     async def _wait_group(self) -> None:
         while members := await off_loop(partial(group_members, self.pid), abandon_on_cancel=True):
@@ -190,16 +216,23 @@ def _pipe(on_failure: ExitStack, writing_ends: ExitStack) -> tuple[int, int]:
 
 
 def _popen(
-    argv: Sequence[str], *, cwd: Path, environment: Mapping[str, str], stdout: int | None, stderr: int
+    argv: Sequence[str],
+    line: Line | None,
+    *,
+    cwd: Path,
+    environment: Mapping[str, str],
+    stdout: int | None,
+    stderr: int,
 ) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
-        list(argv),
+        list(argv) if line is None else line.command(argv),
         cwd=cwd,
         env=dict(environment),
         stdin=subprocess.DEVNULL,
         stdout=stdout,
         stderr=stderr,
         close_fds=True,
+        pass_fds=() if line is None else line.passed,
         start_new_session=True,
     )
 

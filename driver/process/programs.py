@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +21,7 @@ from driver.process.children import Children
 from driver.process.confinement import Confinement
 from driver.process.environment import DoorAddress, ProgramFacts, program_environment
 from driver.process.limits import LimitWatch, ProgramLimits
+from driver.process.line import needs_keeper
 from driver.process.newfile import create_below
 from driver.process.orphans import sweep
 from driver.process.output import OutputBudget
@@ -132,12 +133,15 @@ class ProgramRunner:
                 children=self._children,
                 confinement=Confinement(self._facts.layout.writable, file_bytes=self._limits.disk),
                 stdout=output,
+                keeper=needs_keeper(),
             )
         self._running.add(child)
         try:
             log = self._log.info if step is None else self._log.debug
             name = step or os.path.basename(argv[0])
-            end = await self._supervise(child, partial(log, program=name), timeout)
+            end = await self._supervise(
+                child, partial(child.started, argv[0], cwd), partial(log, program=name), timeout
+            )
             if end.reason == NO_ROOM:
                 self._log.warning("program.no_room", program=name, exit=end.exit)
             return end
@@ -153,7 +157,9 @@ class ProgramRunner:
             raise ProgramError("a program that needs the model door was started while the door is closed")
         return {**program_environment(self._facts, address), **added}
 
-    async def _supervise(self, child: Child, tell: Callable[..., None], timeout: float | None) -> ProgramEnd:
+    async def _supervise(
+        self, child: Child, started: Callable[[], Awaitable[None]], tell: Callable[..., None], timeout: float | None
+    ) -> ProgramEnd:
         started_at = self._clock.now()
         ending = _Ending(reason=STOPPED)
         try:
@@ -164,7 +170,9 @@ class ProgramRunner:
                     for reader in readers:
                         reading.start_soon(reader.run)
                     tell("program.started", pid=child.pid)
-                    ending.reason = await self._until_over(child, timeout)
+                    with ending.faults():
+                        await started()
+                        ending.reason = await self._until_over(child, timeout)
                 finally:
                     with anyio.CancelScope(shield=True):  # bounded: by the grace, the kill and the sweep
                         await self._end(child, ending)
