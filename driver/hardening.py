@@ -35,7 +35,6 @@ _TO_THE_WIRE: Final = {
 }
 
 _STATUS: Final = Path("/proc/self/status")
-_HANDED_OVER: Final = ("/dev/fd/", "/proc/self/fd/")
 
 
 def make_undumpable() -> None:
@@ -56,12 +55,17 @@ def make_undumpable() -> None:
 
 
 def exposed_to(
-    token_file: str = "", gateway_url: str = "", *, status: str | None = None, code: Sequence[str] | None = None
+    token_file: Path | None = None,
+    gateway_url: str = "",
+    *,
+    status: str | None = None,
+    code: Sequence[str] | None = None,
 ) -> str | None:
     """Who can read the token in spite of all, in one sentence for a warning, or None.
 
-    `token_file` and `gateway_url` are the settings as they were given. `status` is the text of /proc/self/status and
-    `code` names the directories that modules are imported from; both are looked up when left out.
+    `token_file` is a file with the token that programs can read, `gateway_url` the setting as it was given. `status` is
+    the text of /proc/self/status and `code` names the directories that modules are imported from; both are looked up
+    when left out.
     """
     status = _STATUS.read_text("ascii", "replace") if status is None else status
     if capabilities := _reach_of_programs(status, _TO_MEMORY):
@@ -79,9 +83,9 @@ def exposed_to(
             f"programs can write to {writable[0]}, where this process imports its code from: "
             "make the root file system read-only, or run the sandbox as a user who may not write there"
         )
-    if token_file and not token_file.startswith(_HANDED_OVER):
+    if token_file is not None:
         return (
-            "HEPHAESTUS_SANDBOX_TOKEN_FILE names a file that stays, and programs of the same user can read it: "
+            "HEPHAESTUS_SANDBOX_TOKEN_FILE names a file that stays, and without Landlock programs can read it: "
             "set HEPHAESTUS_SANDBOX_TOKEN and start by entrypoint.sh, which hands it over on a descriptor"
         )
     return None

@@ -146,6 +146,7 @@ class Held:
             grace=claimed.program_grace,
             clock=rooms.clock,
             log=self.log,
+            hidden=() if settings.token_file is None else (settings.token_file,),
         )
         self.results = ResultDelivery(
             layout.out,

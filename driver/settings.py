@@ -18,6 +18,7 @@ from driver.log import LEVELS, RENDERERS
 
 T = TypeVar("T")
 
+_HANDED_OVER: Final = ("/dev/fd/", "/proc/self/fd/")
 _DRIVER_SHARE: Final = 192 * values.MIB
 _UNLIMITED: Final = 1 << 60
 _CGROUP_LIMITS: Final = (
@@ -61,10 +62,14 @@ class ProgramSettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything the driver was told. `token` never leaves this process except to the gateway."""
+    """Everything the driver was told. `token` never leaves this process except to the gateway.
+
+    `token_file` is where it came from, if that is a file that stays: no descriptor that was handed over.
+    """
 
     gateway_url: str
     token: str
+    token_file: Path | None
     gateway_ca: Path | None
     workspace: Path
     isolation: IsolationSettings
@@ -86,6 +91,7 @@ def read(environ: Mapping[str, str]) -> Settings:
     settings = Settings(
         gateway_url=reader.get("HEPHAESTUS_GATEWAY_URL", values.gateway_url),
         token=reader.token(),
+        token_file=reader.token_file(),
         gateway_ca=reader.get("HEPHAESTUS_GATEWAY_CA", values.optional(values.existing_file), ""),
         workspace=reader.get("DRIVER_WORKSPACE", values.absolute_path, "/workspace"),
         isolation=reader.isolation(),
@@ -157,6 +163,10 @@ class _Reader:
         if not (8 <= len(token) <= 16 * values.KIB and token.isascii() and token.isprintable() and " " not in token):
             self.problems.append(f"{name}: must be 8 to 16,384 printable ASCII characters without spaces")
         return token
+
+    def token_file(self) -> Path | None:
+        file = self._environ.get("HEPHAESTUS_SANDBOX_TOKEN_FILE", "")
+        return Path(file) if file and not file.startswith(_HANDED_OVER) else None
 
     def isolation(self) -> IsolationSettings:
         mode = self.get("DRIVER_ISOLATION", values.one_of("api", "off"), "api")

@@ -7,6 +7,7 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 import anyio
@@ -54,7 +55,7 @@ def run(environ: Mapping[str, str]) -> int:
     try:
         make_undumpable()
         become_subreaper()
-        if reason := exposed_to(environ.get("HEPHAESTUS_SANDBOX_TOKEN_FILE", ""), read.gateway_url):
+        if reason := exposed_to(_readable_token_file(read), read.gateway_url):
             log.warning("token.exposed", reason=reason)
         code = anyio.run(_drive, read, verify, clock, log, sink, started)
     except BaseException as error:  # also a kind that calls sys.exit
@@ -72,6 +73,15 @@ def tell_problems(problems: list[str], environ: Mapping[str, str]) -> None:
     for problem in problems:
         log.error("setting.wrong", problem=problem)
     sink.close()
+
+
+def _readable_token_file(read: Settings) -> Path | None:
+    """The token's file, unless programs are kept from it (driver.process.confinement)."""
+    if read.token_file is None:
+        return None
+    from driver.process import landlock
+
+    return None if landlock.version() else read.token_file
 
 
 def _verification(read: Settings) -> ssl.SSLContext | bool:

@@ -5,7 +5,6 @@ child watcher of the event loop is involved. The ended leader is kept as a zombi
 since as long as it is there, neither its pid nor its group's number can go to anybody else.
 """
 
-import errno
 import os
 import signal
 import subprocess
@@ -23,6 +22,7 @@ from driver.exits import from_wait_status
 from driver.process.children import Children
 from driver.process.confinement import Confinement
 from driver.process.line import Line
+from driver.process.popen import pipe, popen_in_session, why_not_started
 from driver.process.tree import group_members, off_loop
 
 KILL_SECONDS: Final = 5.0
@@ -83,12 +83,14 @@ class Child:
             raise ProgramError("a program cannot be started: its command is empty")
         with ExitStack() as on_failure, ExitStack() as writing_ends:
             try:
-                out_reader, out = (None, stdout) if stdout is not None else _pipe(on_failure, writing_ends)
-                err_reader, err = _pipe(on_failure, writing_ends)
+                out_reader, out = (None, stdout) if stdout is not None else pipe(on_failure, writing_ends)
+                err_reader, err = pipe(on_failure, writing_ends)
                 line = Line() if keeper else None
                 if line is not None:
                     on_failure.callback(line.close)
-                starting = partial(_popen, argv, line, cwd=cwd, environment=environment, stdout=out, stderr=err)
+                starting = partial(
+                    popen_in_session, argv, line, cwd=cwd, environment=environment, stdout=out, stderr=err
+                )
                 popen = _start(starting, children, confinement)
                 if line is not None:
                     line.hand_over()
@@ -96,14 +98,14 @@ class Child:
             except HardeningFailed as error:
                 raise ProgramError(f"{argv[0]} cannot be started: it cannot be confined: {error}") from error
             except (OSError, ValueError) as error:
-                raise ProgramError(_why_not_started(argv[0], cwd, error)) from error
+                raise ProgramError(why_not_started(argv[0], cwd, error)) from error
             on_failure.pop_all()
         return cls(popen, pidfd, children, line, stdout=out_reader, stderr=err_reader)
 
     async def started(self, name: str, cwd: Path) -> None:
         """Return once the program runs. Raises ProgramError where its keeper could not start it."""
         if self._line is not None and (number := await self._line.fault()) is not None:
-            raise ProgramError(_why_not_started(name, cwd, OSError(number, os.strerror(number))))
+            raise ProgramError(why_not_started(name, cwd, OSError(number, os.strerror(number))))
 
     def exited(self) -> bool:
         """Whether the leader has ended by now."""
@@ -207,36 +209,6 @@ async def _wait_end(pid: int) -> None:
         os.close(pidfd)
 
 
-def _pipe(on_failure: ExitStack, writing_ends: ExitStack) -> tuple[int, int]:
-    reader, writer = os.pipe2(os.O_CLOEXEC)
-    on_failure.callback(os.close, reader)
-    writing_ends.callback(os.close, writer)
-    os.set_blocking(reader, False)
-    return reader, writer
-
-
-def _popen(
-    argv: Sequence[str],
-    line: Line | None,
-    *,
-    cwd: Path,
-    environment: Mapping[str, str],
-    stdout: int | None,
-    stderr: int,
-) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
-        list(argv) if line is None else line.command(argv),
-        cwd=cwd,
-        env=dict(environment),
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=stderr,
-        close_fds=True,
-        pass_fds=() if line is None else line.passed,
-        start_new_session=True,
-    )
-
-
 def _start(
     starting: Callable[[], "subprocess.Popen[bytes]"], children: Children, confinement: Confinement
 ) -> "subprocess.Popen[bytes]":
@@ -268,23 +240,3 @@ def _open_pidfd(popen: "subprocess.Popen[bytes]", children: Children) -> int:
 def _discard(popen: "subprocess.Popen[bytes]", children: Children) -> None:
     os.killpg(popen.pid, signal.SIGKILL)
     children.reaped(popen.pid, popen.wait)
-
-
-_REASONS: Final = {
-    errno.ENOENT: "it, or the interpreter that it names, was not found",
-    errno.EACCES: "it is not executable, or a directory above it may not be searched",
-    errno.ENOEXEC: "it is neither a binary for this machine nor a script that names its interpreter",
-    errno.E2BIG: "its arguments and environment are longer than execve(2) allows; hand them over in a file",
-    errno.EAGAIN: "the limit on processes is reached",
-    errno.ENOMEM: "there is no memory for another process",
-    errno.EMFILE: "the driver's limit on open files is reached",
-}
-
-
-def _why_not_started(name: str, cwd: Path, error: Exception) -> str:
-    start = f"program {name!r} cannot be started"
-    if not isinstance(error, OSError):
-        return f"{start}: {error}"
-    if not (cwd.is_dir() and os.access(cwd, os.X_OK)):
-        return f"{start}: its directory {cwd} cannot be entered"
-    return f"{start}: {_REASONS.get(error.errno or 0, error.strerror)}"

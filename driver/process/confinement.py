@@ -31,10 +31,14 @@ _NICEST: Final = 19
 
 @dataclass(frozen=True)
 class Confinement:
-    """`writable` are the directories that a program may write below, `file_bytes` how long one file may become."""
+    """`writable` are the directories that a program may write below, `file_bytes` how long one file may become.
+
+    `hidden` are files that it may not read.
+    """
 
     writable: tuple[Path, ...]
     file_bytes: int
+    hidden: tuple[Path, ...] = ()
 
     def start(self, start: Callable[[], T]) -> T:
         """What `start` returns, called in a thread that has given up what a program may not have.
@@ -67,7 +71,7 @@ class Confinement:
 
         landlock.forbid_new_privileges()
         if landlock.version():
-            landlock.confine_thread(self.writable)
+            landlock.confine_thread(self.writable, self.hidden)
         os.setpriority(os.PRIO_PROCESS, 0, min(_NICEST, os.getpriority(os.PRIO_PROCESS, 0) + NICE))
 
     def limit(self, pid: int) -> None:

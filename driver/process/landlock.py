@@ -9,6 +9,7 @@ import errno
 import os
 from collections.abc import Iterable
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,7 @@ _RULE_PATH_BENEATH: Final = 1
 _PR_SET_NO_NEW_PRIVS: Final = 38
 
 _WRITE_FILE: Final = 1 << 1
+_READ_FILE: Final = 1 << 2
 _REMOVE_DIR: Final = 1 << 4
 _REMOVE_FILE: Final = 1 << 5
 _MAKE_CHAR: Final = 1 << 6
@@ -44,6 +46,8 @@ _SCOPE_SIGNAL: Final = 1 << 1
 _REFER_SINCE: Final = 2
 _TRUNCATE_SINCE: Final = 3
 _SCOPES_SINCE: Final = 6
+
+_MOST_BESIDE: Final = 4096
 
 # Programs expect to be able to write to these, and nothing is kept there.
 _DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
@@ -79,15 +83,18 @@ def forbid_new_privileges() -> None:
         raise HardeningFailed(f"prctl(PR_SET_NO_NEW_PRIVS): {os.strerror(ctypes.get_errno())}")
 
 
-def confine_thread(writable: Iterable[Path]) -> None:
+def confine_thread(writable: Iterable[Path], hidden: Iterable[Path] = ()) -> None:
     """Let this thread, and what it starts, write below the directories `writable` and nowhere else.
 
     Where the kernel can, it also keeps them from sending a signal to a process outside, and from connecting to its
-    abstract sockets. Reading stays as it is. `forbid_new_privileges` comes first. Directories that are not there are
-    left out. Raises HardeningFailed.
+    abstract sockets. The files `hidden` cannot be read either, by whatever path; nor can what comes to be later in the
+    directories above them. All else can be read as before. `forbid_new_privileges` comes first. Directories that are
+    not there are left out. Raises HardeningFailed.
     """
     known = version()
-    file_rights = _WRITE_FILE | (_TRUNCATE if known >= _TRUNCATE_SINCE else 0)
+    readable = all_but(hidden)
+    reading = _READ_FILE if readable else 0
+    file_rights = reading | _WRITE_FILE | (_TRUNCATE if known >= _TRUNCATE_SINCE else 0)
     below = file_rights | _BELOW | (_REFER if known >= _REFER_SINCE else 0)
     attributes = _RulesetAttr(below | _NEVER, 0, 0)
     size = _RulesetAttr.handled_access_net.offset
@@ -100,9 +107,33 @@ def confine_thread(writable: Iterable[Path]) -> None:
             _allow(ruleset, str(directory), below, os.O_DIRECTORY | os.O_NOFOLLOW)
         for device in _DEVICES:
             _allow(ruleset, device, file_rights, 0)
+        for path in readable:
+            _allow(ruleset, path, reading, os.O_NOFOLLOW)
         _call("landlock_restrict_self", _RESTRICT_SELF, ruleset, 0)
     finally:
         os.close(ruleset)
+
+
+def all_but(hidden: Iterable[Path]) -> list[str]:
+    """Paths that together hold every file but the `hidden` ones, which are taken without their links.
+
+    Landlock grants rights and takes none away, so what stands beside a hidden file, and beside each directory above
+    it, is named. Empty where nothing is hidden. Raises HardeningFailed for a directory that cannot be listed or that
+    holds more than 4,096 entries.
+    """
+    covered = {os.path.realpath(path) for path in hidden}
+    above = {str(directory) for path in covered for directory in Path(path).parents}
+    beside: list[str] = []
+    for directory in above:
+        try:
+            with os.scandir(directory) as entries:
+                found = [entry.path for entry in islice(entries, _MOST_BESIDE + 1) if not entry.is_symlink()]
+        except OSError as error:
+            raise HardeningFailed(f"{directory} cannot be listed for Landlock: {error.strerror}") from error
+        if len(found) > _MOST_BESIDE:
+            raise HardeningFailed(f"{directory}, above a file that is hidden, has more than {_MOST_BESIDE:,} entries")
+        beside += [path for path in found if path not in covered and path not in above]
+    return beside
 
 
 def _allow(ruleset: int, path: str, rights: int, flags: int) -> None:

@@ -72,7 +72,8 @@ class ProgramRunner:
 
     `grace` tells how many seconds a program has between SIGTERM and SIGKILL, and is asked when it is
     stopped. `door` tells where the run's model door listens, or None while it is closed. `children` is the
-    one registry of this process, which has to be a subreaper (`orphans.become_subreaper`) or PID 1.
+    one registry of this process, which has to be a subreaper (`orphans.become_subreaper`) or PID 1. `hidden` are files
+    that programs may not read.
     """
 
     def __init__(
@@ -85,8 +86,10 @@ class ProgramRunner:
         grace: Callable[[], float],
         clock: Clock,
         log: Log,
+        hidden: tuple[Path, ...] = (),
     ) -> None:
         self._facts = facts
+        self._confinement = Confinement(facts.layout.writable, file_bytes=limits.disk, hidden=hidden)
         self._limits = limits
         self._children = children
         self._door = door
@@ -131,7 +134,7 @@ class ProgramRunner:
                 cwd=cwd,
                 environment=exact,
                 children=self._children,
-                confinement=Confinement(self._facts.layout.writable, file_bytes=self._limits.disk),
+                confinement=self._confinement,
                 stdout=output,
                 keeper=needs_keeper(),
             )

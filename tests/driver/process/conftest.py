@@ -68,7 +68,7 @@ class Bench:
     grace: Callable[[], float] = lambda: 5.0
     door: Callable[[], DoorAddress | None] = lambda: None
 
-    def runner(self) -> ProgramRunner:
+    def runner(self, hidden: tuple[Path, ...] = ()) -> ProgramRunner:
         run = Run(id="run-1", kind="REVIEW", subject="subject", epoch=1, attempt=2)
         return ProgramRunner(
             ProgramFacts(run=run, model="model-1", layout=self.layout, work_seconds=lambda: 90.7, host={}),
@@ -78,6 +78,7 @@ class Bench:
             grace=self.grace,
             clock=BootClock(),
             log=self.recorded.log,
+            hidden=hidden,
         )
 
 

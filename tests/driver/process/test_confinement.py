@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from driver.errors import HardeningFailed
 from driver.kind import ProgramEnd
 from driver.process import landlock
 from driver.process.confinement import NICE, OOM_SCORE, OPEN_FILES
@@ -203,3 +204,46 @@ def test_without_landlock_the_rest_holds(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == ("0\n0\n", 0), done.stderr
     assert (tmp_path / "written").read_text() == "x\n"
+
+
+@needs_landlock
+async def test_a_hidden_file_cannot_be_read(bench: Bench, tmp_path: Path) -> None:
+    """By no name: not its own, nor through links, nor as a hard link. What stands beside it can be read."""
+    secrets = tmp_path / "secrets"
+    (secrets / "now").mkdir(parents=True)
+    (secrets / "now" / "token").write_text("hidden")
+    (secrets / "token").symlink_to("now/token")
+    (secrets / "beside").write_text("shown")
+    script = """
+    def read(path):
+        with open(path) as file:
+            print(file.read())
+    for path in ("token", "now/token", "beside"):
+        tried(read, sys.argv[1] + "/" + path)
+    os.symlink(sys.argv[1] + "/now/token", "work/link")
+    tried(read, "work/link")
+    tried(os.link, sys.argv[1] + "/now/token", "work/hard")
+    tried(os.rename, sys.argv[1] + "/now/token", "work/taken")
+    print(os.listdir(sys.argv[1] + "/now"), os.system("cat " + sys.argv[1] + "/token") != 0)
+    with open("work/own", "w") as file:
+        file.write("own")
+    tried(read, "work/own")
+    """
+    runner = bench.runner(hidden=(secrets / "token",))
+    end = await runner.run([*PYTHON, TRIES + f"if True:{script}", str(secrets)], cwd=bench.layout.root)
+    assert end == ProgramEnd(0), bench.recorded.text("stderr")
+    told = bench.recorded.text()
+    assert told[:2] == ["read Permission denied"] * 2
+    assert told[2:5] == ["shown", "read ok", "read Permission denied"]
+    assert {line.split(" ", 1)[1] for line in told[5:7]} <= {"Permission denied", "Invalid cross-device link"}
+    assert told[7:] == ["['token'] True", "own", "read ok"]
+
+
+def test_too_much_beside_a_hidden_file(tmp_path: Path) -> None:
+    """A directory with more entries than can be named is told, and nothing is started."""
+    for number in range(4097):
+        (tmp_path / str(number)).touch()
+    with pytest.raises(HardeningFailed, match=r"has more than 4,096 entries"):
+        landlock.all_but([tmp_path / "token"])
+    (tmp_path / "0").unlink()
+    assert len(landlock.all_but([tmp_path / "token"])) >= 4096
