@@ -13,7 +13,11 @@ MODEL ?=
 WIRE ?= responses
 export REPO RANGE OUT PROVIDER_URL MODEL WIRE PROVIDER_KEY
 
-.PHONY: demo review test test-slow check format bench bench-start bench-door bench-sessions bench-workspace bench-litellm constraints clean
+# `make simulate`: so many seeds, or the story of one.
+SEEDS ?= 300
+SEED ?=
+
+.PHONY: demo review test test-slow simulate check format bench bench-start bench-door bench-sessions bench-workspace bench-litellm constraints clean
 
 demo: $(READY)
 	@$(BIN)/python -m driver.stub.demo --out="$$OUT"
@@ -28,6 +32,9 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/pytest -m slow
+
+simulate: $(READY)
+	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed "$(SEED)",--seeds "$(SEEDS)")
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -66,6 +66,10 @@ class VirtualClock:
     async def sleep(self, seconds: float) -> None:
         await self.sleep_until(self.now() + seconds)
 
+    def step(self, seconds: float) -> None:
+        """Somebody has set the wall clock."""
+        self._wall += seconds
+
     def suspend(self, seconds: float) -> None:
         """The machine was suspended: boot time went on, no timer of the loop did."""
         self._suspended += seconds

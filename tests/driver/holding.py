@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx
 
 from driver import settings
 from driver.door.permits import Budgets, ParsingPermit, Storage, TransportPermits
@@ -63,11 +64,23 @@ class Loaded:
 class Bench:
     """One driver without a process. Made inside of a VirtualLoop."""
 
-    def __init__(self, tmp_path: Path, work: Work, *, target: Target | None = None, **tables: Any) -> None:
+    def __init__(
+        self,
+        tmp_path: Path,
+        work: Work,
+        *,
+        target: Target | None = None,
+        clock: VirtualClock | None = None,
+        gateway: MemoryGateway | None = None,
+        network: httpx.AsyncBaseTransport | None = None,
+        seed: int = 7,
+        **tables: Any,
+    ) -> None:
         wait_for_threads()
         (tmp_path / "out").mkdir(exist_ok=True)
-        self.clock = VirtualClock()
-        self.gateway = MemoryGateway(self.clock, **tables)
+        self.clock = clock or VirtualClock()
+        self.gateway = gateway or MemoryGateway(self.clock, **tables)
+        network = network or self.gateway
         self.records: list[dict[str, Any]] = []
         self.work = work
         self.stop = Stop(25.0, self.clock)
@@ -88,14 +101,14 @@ class Bench:
                 read.token,
                 verify=False,
                 on_answer=self._answered.set,
-                network=self.gateway,
+                network=network,
             ),
             verify=False,
             budgets=Budgets(TransportPermits(32, 128, 30.0), ParsingPermit(), Storage(1 << 29)),
             children=Children(),
             load_kind=self._load_kind,
             clock=self.clock,
-            rng=random.Random(7),
+            rng=random.Random(seed),
             log=log,
         )
         self.gate = IsolationGate(
@@ -112,7 +125,7 @@ class Bench:
             clock=self.clock,
             verify=False,
             on_answer=self._answered.set,
-            network=OverHttpx(read.gateway_url, self.gateway),
+            network=OverHttpx(read.gateway_url, network),
         )
         self._holding = Holding(self.rooms, self.gate, self.stop)
         self.rest = Loaded(self._holding)

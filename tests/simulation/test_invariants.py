@@ -1,0 +1,105 @@
+"""Each rule refuses a history that breaks it, written by hand."""
+
+import pytest
+
+from tests.simulation import invariants
+from tests.simulation.history import Moment
+from tests.simulation.world import Told, digest
+
+ONE = {"run": "run-1", "epoch": 1}
+GRANT = {"lease": 60.0, "deadline": 100.0}
+
+
+def claimed(at: float = 0.0, who: str = "driver-1", **other: object) -> list[Moment]:
+    """The gateway grants a claim of a minute, and the driver hears of it."""
+    fields = {"call": "next", **ONE, **GRANT, "status": 200, **other}
+    return [
+        Moment(at, who, "tries", {"call": "next", "run": None, "epoch": None}),
+        Moment(at, who, "sent", {"call": "next", "run": None, "epoch": None, "fate": None}),
+        Moment(at, "gateway", "served", {"to": who, **fields}),
+        Moment(at, who, "heard", fields),
+    ]
+
+
+def moment(at: float, what: str, who: str = "driver-1", **fields: object) -> Moment:
+    return Moment(at, who, what, {**ONE, "fate": None, **fields} if what == "sent" else {**ONE, **fields})
+
+
+def end(at: float, outcome: str = "COMPLETED", **fields: object) -> Moment:
+    """The gateway takes an end."""
+    told = {"call": "end", "status": 200, "answer": "ENDED", "outcome": outcome, "exit": 0, **fields}
+    return moment(at, "served", "gateway", to="driver-1", **told)
+
+
+MEASURED = moment(5, "measured", exit=0, content=digest(b"here"))
+CONFIRMED = moment(6, "heard", call="result", status=204, confirmed=True)
+
+BAD: dict[invariants.Rule, Told] = {
+    invariants.nothing_is_sent_after_the_lease: Told([*claimed(), moment(60, "sent", call="result")]),
+    invariants.nothing_is_sent_after_the_deadline: Told(
+        [*claimed(deadline=20.0), moment(20, "sent", call="end", outcome="FAILED")]
+    ),
+    invariants.nobody_works_without_a_lease: Told([*claimed(), moment(1, "works"), moment(62.5, "rests")]),
+    invariants.each_claim_ends_once: Told([*claimed(), end(3), end(4)]),
+    invariants.every_run_ends: Told([], {"run-1": "LEASED"}),
+    invariants.what_was_measured_is_kept: Told([*claimed(), MEASURED, end(7)]),
+    invariants.an_undisturbed_claim_is_ended: Told([*claimed(), moment(9, "works")]),
+    invariants.no_result_is_given_up_for_nothing: Told([*claimed(), MEASURED, end(7, "FAILED", exit=43)]),
+    invariants.a_confirmed_result_is_not_sent_again: Told([*claimed(), CONFIRMED, moment(7, "sent", call="result")]),
+    invariants.a_refused_claim_is_silent: Told(
+        [*claimed(), moment(8, "heard", call="renew", status=409), moment(9, "sent", call="result")]
+    ),
+    invariants.a_rejected_token_ends_the_driver: Told(
+        [*claimed(), moment(8, "heard", call="renew", status=401), moment(9, "sent", call="end", outcome="FAILED")]
+    ),
+    invariants.renewals_keep_their_pace: Told([*claimed(), moment(26, "rests")]),
+    invariants.a_stop_is_over_within_its_grace: Told(
+        [Moment(1, "world", "stop", {"driver": "driver-1"}), moment(29, "rests")]
+    ),
+    invariants.nothing_unforeseen_happens: Told([Moment(1, "driver-1", "fault", {"error": "KeyError"})]),
+}
+
+GOOD = Told(
+    [
+        *claimed(),
+        moment(1, "works"),
+        MEASURED,
+        moment(5, "sent", call="result"),
+        CONFIRMED,
+        moment(6, "rests"),
+        moment(6, "tries", call="end"),
+        moment(6, "sent", call="end", outcome="COMPLETED"),
+        end(7),
+        moment(7, "heard", call="end", status=200),
+    ],
+    {"run-1": "ENDED"},
+    {("run-1", 1): digest(b"here")},
+)
+
+
+def test_every_rule_has_a_bad_history() -> None:
+    """None of the rules is left out."""
+    assert BAD.keys() == set(invariants.RULES)
+
+
+@pytest.mark.parametrize("rule", invariants.RULES, ids=lambda rule: rule.__name__)
+def test_a_bad_history_is_refused(rule: invariants.Rule) -> None:
+    """The rule sees what is wrong, and has nothing against a run that goes well."""
+    assert list(rule(BAD[rule]))
+    assert not list(rule(GOOD))
+
+
+def test_another_result_than_was_measured() -> None:
+    """A kept result that holds something else than `out/` did is refused."""
+    kept = Told(GOOD.moments, GOOD.states, {("run-1", 1): digest(b"something else")})
+    assert list(invariants.what_was_measured_is_kept(kept))
+
+
+def test_a_driver_that_stays_after_401() -> None:
+    """A driver whose token was rejected may not go on living, nor exit as if it had failed."""
+    rejected = [*claimed(), moment(8, "heard", call="renew", status=401)]
+    stays = Told([*rejected, Moment(20, "world", "over")])
+    fails = Told([*rejected, Moment(9, "driver-1", "exits", {"code": 70})])
+    leaves = Told([*rejected, Moment(9, "driver-1", "exits", {"code": 0})])
+    rule = invariants.a_rejected_token_ends_the_driver
+    assert [bool(list(rule(told))) for told in (stays, fails, leaves)] == [True, True, False]
