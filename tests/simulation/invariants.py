@@ -96,6 +96,7 @@ def what_was_measured_is_kept(told: Told) -> Iterator[str]:
 def an_undisturbed_claim_is_ended(told: Told) -> Iterator[str]:
     """A claim to which nothing happened but a stop is ended by its driver, also where its work would take too long."""
     holders: dict[str, tuple[str, Key, bool]] = {}
+    # By driver: whether something happened to the pull that is out.
     disturbed: dict[str, bool] = {}
     for moment in told.moments:
         if moment.what == "sent" and moment.call == "next":
@@ -103,6 +104,7 @@ def an_undisturbed_claim_is_ended(told: Told) -> Iterator[str]:
         if moment.who == "world":
             if moment.what not in _HARMLESS:
                 holders = {run: (who, claim, True) for run, (who, claim, _) in holders.items()}
+                disturbed = dict.fromkeys(disturbed, True)
         elif moment.what == "served" and moment.call == "next" and "lease" in moment.fields:
             yield from _left_alone(holders.pop(moment.run, None))
         elif moment.what == "heard" and moment.call == "next" and "lease" in moment.fields:

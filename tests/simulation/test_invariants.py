@@ -1,5 +1,7 @@
 """Each rule refuses a history that breaks it, written by hand."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.simulation import invariants
@@ -77,6 +79,14 @@ GOOD = Told(
 )
 
 
+def test_the_docs_state_every_rule() -> None:
+    """docs/simulation.md lists the rules, in the words and the order of the code."""
+    docs = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text("utf-8")
+    section = docs.split("\n## Rules\n", 1)[1].split("\n## ", 1)[0]
+    stated = [line.removeprefix("- ") for line in section.splitlines() if line.startswith("- ")]
+    assert stated == [rule.__doc__ for rule in invariants.RULES]
+
+
 def test_every_rule_has_a_bad_history() -> None:
     """None of the rules is left out."""
     assert BAD.keys() == set(invariants.RULES)
@@ -103,3 +113,10 @@ def test_a_driver_that_stays_after_401() -> None:
     leaves = Told([*rejected, Moment(9, "driver-1", "exits", {"code": 0})])
     rule = invariants.a_rejected_token_ends_the_driver
     assert [bool(list(rule(told))) for told in (stays, fails, leaves)] == [True, True, False]
+
+
+def test_a_claim_that_was_lost_on_its_way() -> None:
+    """A claim is disturbed as well by what happened before its driver had heard of it."""
+    *before, heard = claimed()
+    lost = Told([*before, Moment(0, "world", "take_away", ONE), heard])
+    assert not list(invariants.an_undisturbed_claim_is_ended(lost))
