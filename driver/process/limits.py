@@ -5,8 +5,6 @@ left its program's tree is counted too, and programs that run side by side share
 container.
 """
 
-import os
-import stat
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,14 +14,15 @@ from typing import Final, Literal
 
 from driver.clock import Clock
 from driver.log import Log
+from driver.process.disk import disk_use, outermost
 from driver.process.tree import Process, off_loop, strays
+from driver.process.unlinked import Unlinked, mapped, unlinked
 
 LOOK_INTERVAL: Final = 0.5
 DISK_INTERVAL: Final = 5.0
 DISK_SECONDS: Final = 2.0
-
-# stat(2): st_blocks counts units of this size, whatever the file system's own block is.
-_BLOCK_BYTES: Final = 512
+LONGEST_DISK_SECONDS: Final = 32.0
+UNLINKED_SECONDS: Final = 1.0
 _KIB: Final = 1024
 
 LimitReason = Literal["memory", "processes", "disk"]
@@ -51,14 +50,6 @@ class Excess:
     used: int
 
 
-@dataclass(frozen=True)
-class DiskUse:
-    """Bytes on disk; at least that many if not everything could be seen in time."""
-
-    bytes: int
-    complete: bool
-
-
 class LimitWatch:
     """Looks every half second at memory and processes, and every five at the disk.
 
@@ -73,6 +64,7 @@ class LimitWatch:
         self._kept = kept
         self._clock = clock
         self._log = log
+        self._disk_seconds = DISK_SECONDS
 
     async def until_over(self) -> Excess:
         """Return the first bound that is passed. A look is made in a thread; a cancel does not wait for it."""
@@ -88,12 +80,17 @@ class LimitWatch:
 
     async def _disk_excess(self) -> Excess | None:
         limit = self._limits.disk
-        measure = partial(disk_use, self._writable, until=time.monotonic() + DISK_SECONDS, enough=limit)
+        held = await off_loop(partial(_held_on_disk, self._kept), abandon_on_cancel=True)
+        measure = partial(
+            disk_use, self._writable, until=time.monotonic() + self._disk_seconds, enough=max(0, limit - held)
+        )
         use = await off_loop(measure, abandon_on_cancel=True)
-        if use.bytes > limit:
-            return Excess("disk", limit, use.bytes)
+        if use.bytes + held > limit:
+            return Excess("disk", limit, use.bytes + held)
         if not use.complete:
-            self._log.warning("program.disk_unmeasured", seen_bytes=use.bytes)
+            self._log.warning("program.disk_unmeasured", seen_bytes=use.bytes + held)
+            # Else a program could hide anything behind more files than can be seen in that time.
+            self._disk_seconds = min(LONGEST_DISK_SECONDS, 2 * self._disk_seconds)
         return None
 
 
@@ -102,55 +99,26 @@ def tree_excess(limits: ProgramLimits, kept: Callable[[], set[int]]) -> Excess |
     below = strays(kept)
     if len(below) > limits.processes:
         return Excess("processes", limits.processes, len(below))
-    if limits.memory is None or sum(one.resident for one in below) <= limits.memory:
+    if limits.memory is None:
         return None
-    # The sum of resident sizes counts a shared page once for each process. It is cheap and never too small;
-    # only when it is over the bound are the proportional sizes added up, which count each page once.
-    used = sum(map(_proportional, below))
+    files = [one for one in _unlinked_by(below) if one.in_memory]
+    in_files = sum(one.bytes for one in files)
+    if in_files + sum(one.resident for one in below) <= limits.memory:
+        return None
+    # That sum counts a shared page once for each process, and a mapped file in memory once more. It is cheap and never
+    # too small; only when it is over the bound are the proportional sizes added up, which count each page once.
+    used = in_files + sum(map(_proportional, below))
+    if files and used > limits.memory:
+        used -= sum(mapped(one.pid, files) for one in below)
     return Excess("memory", limits.memory, used) if used > limits.memory else None
 
 
-def disk_use(roots: Iterable[Path], *, until: float, enough: int) -> DiskUse:
-    """Bytes on disk below `roots`, each file once, following no link.
-
-    Gives up at `until` (of `time.monotonic`) and once more than `enough` were seen. What programs remove or
-    hide meanwhile is left out.
-    """
-    total, complete = 0, True
-    seen: set[tuple[int, int]] = set()
-    directories = [str(root) for root in roots]
-    while directories and total <= enough:
-        if time.monotonic() >= until:
-            return DiskUse(total, complete=False)
-        try:
-            with os.scandir(directories.pop()) as entries:
-                for entry in entries:
-                    total += _bytes_of(entry, seen, directories)
-        except FileNotFoundError:
-            continue
-        except OSError:
-            complete = False
-    return DiskUse(total, complete)
+def _held_on_disk(kept: Callable[[], set[int]]) -> int:
+    return sum(one.bytes for one in _unlinked_by(strays(kept)) if not one.in_memory)
 
 
-def outermost(paths: Iterable[Path]) -> tuple[Path, ...]:
-    """The paths that are not below another of them."""
-    every = sorted(set(paths))
-    return tuple(path for path in every if not any(other in path.parents for other in every))
-
-
-def _bytes_of(entry: "os.DirEntry[str]", seen: set[tuple[int, int]], directories: list[str]) -> int:
-    try:
-        status = entry.stat(follow_symlinks=False)
-    except FileNotFoundError:
-        return 0
-    if stat.S_ISDIR(status.st_mode):
-        directories.append(entry.path)
-    elif status.st_nlink > 1:
-        if (status.st_dev, status.st_ino) in seen:
-            return 0
-        seen.add((status.st_dev, status.st_ino))
-    return status.st_blocks * _BLOCK_BYTES
+def _unlinked_by(below: Iterable[Process]) -> list[Unlinked]:
+    return unlinked((one.pid for one in below if not one.ended), until=time.monotonic() + UNLINKED_SECONDS)
 
 
 def _proportional(one: Process) -> int:

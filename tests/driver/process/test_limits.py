@@ -10,7 +10,8 @@ import pytest
 from anyio.to_thread import run_sync
 
 from driver.process.children import Children
-from driver.process.limits import DiskUse, Excess, ProgramLimits, disk_use, outermost, tree_excess
+from driver.process.disk import INODE_BYTES, DiskUse, disk_use, outermost
+from driver.process.limits import Excess, ProgramLimits, tree_excess
 from driver.process.orphans import sweep
 from tests.driver.process.conftest import PYTHON
 
@@ -102,3 +103,31 @@ def test_outermost() -> None:
     """A directory below another one is not measured twice."""
     paths = [Path("/w/work"), Path("/w/out"), Path("/w/work/home"), Path("/w/work-2"), Path("/w/work")]
     assert outermost(paths) == (Path("/w/out"), Path("/w/work"), Path("/w/work-2"))
+
+
+def test_disk_use_that_is_hidden(tmp_path: Path) -> None:
+    """Neither a directory that shuts out its owner nor a path that the kernel does not take hides a file."""
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    (closed / "file").write_bytes(b"x" * MIB)
+    deep = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(40):
+        os.mkdir("d" * 250, dir_fd=deep)
+        above, deep = deep, os.open("d" * 250, os.O_RDONLY, dir_fd=deep)
+        os.close(above)
+    file = os.open("file", os.O_WRONLY | os.O_CREAT, dir_fd=deep)
+    os.write(file, b"x" * 2 * MIB)
+    os.close(file)
+    os.close(deep)
+    closed.chmod(0)
+    use = disk_use([tmp_path], until=time.monotonic() + SOON, enough=1 << 40)
+    assert use.complete
+    assert 3 * MIB <= use.bytes < 4 * MIB
+
+
+def test_files_without_content_cost(tmp_path: Path) -> None:
+    """Each file takes an inode and a name, whatever the disk says."""
+    for number in range(500):
+        (tmp_path / str(number)).touch()
+    use = disk_use([tmp_path], until=time.monotonic() + SOON, enough=1 << 40)
+    assert 500 * INODE_BYTES <= use.bytes < 600 * INODE_BYTES
