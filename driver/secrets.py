@@ -6,14 +6,17 @@ the joined text (driver.process.output does).
 
 import base64
 import json
+import string
 
 _MASK = "***"
+_UNRESERVED = (string.ascii_letters + string.digits + "-._~").encode()  # RFC 3986, 2.3
 
 
 class Secrets:
     """The secrets that must not appear in any log line.
 
-    Each is masked as it is, JSON-escaped and in base64 (the part that does not depend on its neighbours).
+    Each is masked as it is, JSON-escaped, in hexadecimal digits, URL-encoded (RFC 3986, 2.1), and in base64 (the part
+    that does not depend on its neighbours).
     """
 
     def __init__(self, *secrets: str) -> None:
@@ -72,9 +75,14 @@ def _overlap(tail: str, form: str) -> int:
     return 0
 
 
+def _url_encoded(data: bytes, plain: bytes) -> str:
+    return "".join(chr(byte) if byte in plain else f"%{byte:02X}" for byte in data)
+
+
 def _forms_of(secret: str) -> list[str]:
-    forms = {secret, json.dumps(secret)[1:-1]}
     data = secret.encode()
+    forms = {secret, json.dumps(secret)[1:-1], data.hex(), data.hex().upper(), _url_encoded(data, _UNRESERVED)}
+    forms.add(_url_encoded(data, _UNRESERVED + b"/"))
     # A secret inside base64 looks different for each position modulo 3; the characters that also
     # encode a neighbour's bits are left out.
     for shift in range(3):

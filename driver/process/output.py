@@ -3,12 +3,17 @@
 import codecs
 import re
 from collections import deque
+from collections.abc import Iterator
 from typing import Final
 
 from driver.secrets import Secrets
 
 LINE_BYTES: Final = 8 * 1024
 OUTPUT_BYTES: Final = 4 * 1024 * 1024
+TAIL_BYTES: Final = 32 * 1024
+"""How much of the end of a stream is kept, when not all of it could be."""
+
+_TAILS: Final = 4
 
 _BREAKS: Final = re.compile("[\r\n]+")
 _MASK: Final = "***"
@@ -22,6 +27,7 @@ _REDACTED_RUN: Final = re.compile(_REDACTED + "+")
 _HELD_AT_A_BREAK: Final = 8
 
 _LINE_COST_BYTES: Final = 64
+_STEP_BYTES: Final = 16 * 1024
 _LONGEST_CHARACTER: Final = 4  # bytes of UTF-8 (RFC 3629)
 
 
@@ -126,35 +132,83 @@ def _cut(text: str, start: int, line_end: int) -> int:
 class OutputBudget:
     """How much output of a run's programs is kept: 4 MiB, over all of its programs and streams.
 
-    A line counts with its bytes, and as 64 bytes at least, since its frame in the log costs about that.
+    The most of it is for what comes first, and some is left for the ends of streams. A line counts with its bytes, and
+    as 64 bytes at least, since its frame in the log costs about that.
     """
 
-    def __init__(self, limit: int = OUTPUT_BYTES) -> None:
+    def __init__(self, limit: int = OUTPUT_BYTES, *, tails: int = _TAILS * TAIL_BYTES) -> None:
         self.limit = limit
-        self._left = limit
+        self._left = limit - tails
+        self._left_for_tails = tails
         self._spent = False
         self._dropped = 0
 
     @property
     def spent(self) -> bool:
-        """Whether a line was refused: from then on nothing is kept."""
+        """Whether a line was refused: from then on only ends are kept."""
         return self._spent
 
     @property
     def dropped(self) -> int:
         """Bytes that were read and not kept."""
-        return self._dropped
+        return max(0, self._dropped)
 
     def keep(self, line: str) -> bool:
         """Whether this line may be kept. The first that may not spends what is left."""
-        cost = len(line) if line.isascii() else len(line.encode())
-        if self._spent or max(cost, _LINE_COST_BYTES) > self._left:
+        size, cost = _size_and_cost(line)
+        if self._spent or cost > self._left:
             self._spent = True
-            self.drop(cost)
+            self.drop(size)
             return False
-        self._left -= max(cost, _LINE_COST_BYTES)
+        self._left -= cost
         return True
+
+    def keep_last(self, lines: list[str]) -> list[str]:
+        """Those of the last lines of a stream, which were dropped, that may be kept after all."""
+        left = min(TAIL_BYTES, self._left_for_tails)
+        first = len(lines)
+        while first > 0 and (sizes := _size_and_cost(lines[first - 1]))[1] <= left:
+            first -= 1
+            left -= sizes[1]
+            self._left_for_tails -= sizes[1]
+            self._dropped -= sizes[0]
+        return lines[first:]
 
     def drop(self, count: int) -> None:
         """Count bytes that are dropped."""
         self._dropped += count
+
+
+def _size_and_cost(line: str) -> tuple[int, int]:
+    size = len(line) if line.isascii() else len(line.encode())
+    return size, max(size, _LINE_COST_BYTES)
+
+
+class Tail:
+    """The end of a stream of which not everything is kept; memory for it does not grow."""
+
+    def __init__(self, secrets: Secrets) -> None:
+        self._secrets = secrets
+        self._data = bytearray()
+        self._cut = False
+
+    def add(self, data: bytes) -> None:
+        """Take what comes next, and forget what is too long ago."""
+        self._data += data
+        most = TAIL_BYTES + _LONGEST_CHARACTER * self._secrets.longest
+        if len(self._data) > 2 * most:
+            del self._data[:-most]
+            self._cut = True
+
+    def lines(self) -> Iterator[list[str]]:
+        """The lines of the end, step by step, as each takes some milliseconds."""
+        splitter = LineSplitter(self._secrets)
+        # Where the beginning was forgotten, so may have been that of a secret: what may be the rest of it is left out.
+        hidden = self._secrets.longest if self._cut else 0
+        for start in range(0, len(self._data) + 1, _STEP_BYTES):
+            lines = splitter.feed(bytes(self._data[start : start + _STEP_BYTES]))
+            if start + _STEP_BYTES > len(self._data):
+                lines += splitter.flush()
+            while lines and hidden > 0:
+                hidden -= len(lines.pop(0))
+            yield lines

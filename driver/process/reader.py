@@ -11,7 +11,7 @@ import anyio
 from anyio.lowlevel import cancel_shielded_checkpoint
 
 from driver.log import Log
-from driver.process.output import LineSplitter, OutputBudget
+from driver.process.output import LineSplitter, OutputBudget, Tail
 
 # Of the smallest lines, what is read at once is split and logged within some milliseconds.
 _READ_BYTES: Final = 16 * 1024
@@ -24,6 +24,8 @@ class PipeReader:
 
     The pipe may outlive the program, held open by something that the program left. So the end is told by
     `finish`, and what the pipe holds at that moment is still read, without waiting for more.
+
+    Once the budget is spent lines are dropped, and the last of them logged when the program has ended.
     """
 
     def __init__(self, fd: int, stream: Literal["stdout", "stderr"], *, log: Log, budget: OutputBudget) -> None:
@@ -32,6 +34,7 @@ class PipeReader:
         self._log = log
         self._budget = budget
         self._lines = LineSplitter(log.secrets)
+        self._tail: Tail | None = None
         self._until_finished = anyio.CancelScope(shield=True)
 
     def finish(self) -> None:
@@ -49,6 +52,8 @@ class PipeReader:
                     pass
             await self._drain()
             await self._emit(self._lines.flush())
+            if self._tail is not None:
+                await self._emit_tail(self._tail)
         finally:
             anyio.notify_closing(self._fd)
             os.close(self._fd)
@@ -72,10 +77,13 @@ class PipeReader:
         return len(data)
 
     async def _handle(self, data: bytes) -> None:
-        if self._budget.spent:
-            self._budget.drop(len(data))
-        else:
+        if not self._budget.spent:
             await self._emit(self._lines.feed(data))
+        else:
+            if self._tail is None:
+                await self._emit(self._lines.flush())  # what comes next goes past the splitter
+            self._budget.drop(len(data))
+            self._the_tail().add(data)
 
     async def _emit(self, lines: Iterable[str]) -> None:
         for number, line in enumerate(lines, 1):
@@ -87,8 +95,28 @@ class PipeReader:
         spent_before = self._budget.spent
         if self._budget.keep(line):
             self._log.info("program.output", text=line, stream=self._stream)
-        elif not spent_before:
+            return
+        self._the_tail().add(line.encode() + b"\n")
+        if not spent_before:
             self._log.warning("program.output_cut", stream=self._stream, limit_bytes=self._budget.limit)
+
+    async def _emit_tail(self, tail: Tail) -> None:
+        last: list[str] = []
+        for lines in tail.lines():
+            last += lines
+            await cancel_shielded_checkpoint()
+        kept = self._budget.keep_last(last)
+        if kept:
+            self._log.info("program.output_tail", stream=self._stream, lines=len(kept))
+        for number, line in enumerate(kept, 1):
+            self._log.info("program.output", text=line, stream=self._stream)
+            if number % _LINES_A_TURN == 0:
+                await cancel_shielded_checkpoint()
+
+    def _the_tail(self) -> Tail:
+        if self._tail is None:
+            self._tail = Tail(self._log.secrets)
+        return self._tail
 
 
 def _bytes_waiting(fd: int) -> int:

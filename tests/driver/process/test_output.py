@@ -3,13 +3,14 @@
 import base64
 import json
 import time
+import urllib.parse
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driver.process.output import LINE_BYTES, LineSplitter, OutputBudget
+from driver.process.output import LINE_BYTES, TAIL_BYTES, LineSplitter, OutputBudget, Tail
 from driver.secrets import Secrets
 
 SECRET = 'tok"en-2fe7c1\\9-Ωmega'
@@ -68,7 +69,7 @@ def test_open_line_is_bounded() -> None:
         assert splitter.held <= LINE_BYTES
 
 
-@pytest.mark.parametrize("form", ["plain", "json", "base64", "base64 shifted", "base64url"])
+@pytest.mark.parametrize("form", ["plain", "json", "base64", "base64 shifted", "base64url", "hex", "HEX", "url"])
 def test_split_at_every_place(form: str) -> None:
     """A secret split over two writes is masked, wherever the split is and whichever form it has."""
     text = {
@@ -76,6 +77,9 @@ def test_split_at_every_place(form: str) -> None:
         "json": json.dumps(SECRET)[1:-1],
         "base64": base64.b64encode(SECRET.encode()).decode(),
         "base64 shifted": base64.b64encode(b"?" + SECRET.encode() + b"?").decode(),
+        "hex": SECRET.encode().hex(),
+        "HEX": SECRET.encode().hex().upper(),
+        "url": urllib.parse.quote(SECRET, safe=""),
         "base64url": base64.urlsafe_b64encode(SECRET.encode()).decode(),
     }[form]
     whole = f"before {text} after\nnext\n".encode()
@@ -140,7 +144,7 @@ def test_a_secret_that_comes_later() -> None:
 
 def test_budget() -> None:
     """Lines are kept up to the budget; the first that does not fit spends it, and the rest is counted."""
-    budget = OutputBudget(300)
+    budget = OutputBudget(300, tails=0)
     assert budget.keep("a" * 100)
     assert budget.keep("é" * 50)
     assert not budget.keep("b" * 101)
@@ -152,7 +156,7 @@ def test_budget() -> None:
 
 def test_short_lines_cost_more() -> None:
     """A line counts as 64 bytes at least, so that no flood of tiny lines is let through."""
-    budget = OutputBudget(640)
+    budget = OutputBudget(640, tails=0)
     assert [budget.keep("x") for _ in range(11)] == [True] * 10 + [False]
 
 
@@ -167,3 +171,36 @@ def test_a_read_is_split_quickly(piece: bytes) -> None:
         splitter.feed(data)
         took.append(time.thread_time() - start)
     assert min(took) < 0.04
+
+
+def tail_of(*pieces: bytes, secrets: Secrets | None = None) -> list[str]:
+    tail = Tail(secrets or Secrets())
+    for piece in pieces:
+        tail.add(piece)
+    return [line for lines in tail.lines() for line in lines]
+
+
+def test_tail() -> None:
+    """However much there was, the last lines are there, and no more is held than is needed for them."""
+    assert tail_of(b"a\n", b"b") == ["a", "b"]
+    lines = tail_of(*(b"%07d\n" % number for number in range(100_000)))
+    assert lines[-1] == "0099999"
+    assert TAIL_BYTES <= sum(map(len, lines)) + len(lines) <= 2 * TAIL_BYTES + 8
+
+
+def test_tail_that_begins_within_a_secret() -> None:
+    """Of a secret whose beginning was forgotten nothing is left either, and one over a line end is masked."""
+    secret = "".join(f"{number:x}" for number in range(2000))
+    halves = [secret[:900].encode() + b"\n", secret[900:].encode()]
+    lines = tail_of(*[secret.encode()] * 60, b"." * 20_000, *halves, b"the last", secrets=Secrets(secret))
+    assert "".join(lines).replace("*", "").strip(".") == "the last"
+    assert len("".join(lines)) > 4_000
+
+
+def test_budget_for_tails() -> None:
+    """The last lines that fit are kept, and do not count as dropped any more."""
+    budget = OutputBudget(300, tails=200)
+    assert [budget.keep(letter * 90) for letter in "abcd"] == [True, False, False, False]
+    assert budget.keep_last(["b" * 90, "c" * 90, "d" * 90]) == ["c" * 90, "d" * 90]
+    assert budget.dropped == 90
+    assert budget.keep_last(["e" * 90]) == []

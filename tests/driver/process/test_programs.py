@@ -146,13 +146,15 @@ async def test_cannot_be_started(bench: Bench) -> None:
 
 
 async def test_output_is_cut(bench: Bench) -> None:
-    """After 4 MiB one line says so, over all programs of the run; the rest is read and counted."""
+    """After 4 MiB one line says so, over all programs of the run; the rest is read and counted, but for the ends."""
     runner = bench.runner()
     script = "import os\nfor _ in range(96): os.write(1, (b'x' * 1023 + b'\\n') * 64)"  # 6 MiB
     assert await runner.run([*PYTHON, script], cwd=Path("/")) == ProgramEnd(0)
-    assert sum(len(text) for text in bench.recorded.text()) == 4100 * 1023
+    assert sum(len(text) for text in bench.recorded.text()) == (3971 + 32) * 1023
     assert await runner.run(["echo", "more"], cwd=Path("/")) == ProgramEnd(0)
-    assert len(bench.recorded.text()) == 4100
+    assert len(bench.recorded.text()) == 3971 + 32 + 1
+    assert bench.recorded.text()[-1] == "more"
+    assert [tail["lines"] for tail in bench.recorded.of("program.output_tail")] == [32, 1]
     (cut,) = bench.recorded.of("program.output_cut")
     assert cut["limit_bytes"] == 4 * MIB
     assert bench.recorded.of("program.ended")[0]["dropped_bytes"] > 1.9 * MIB
