@@ -80,8 +80,7 @@ class PipeReader:
         if not self._budget.spent:
             await self._emit(self._lines.feed(data))
         else:
-            if self._tail is None:
-                await self._emit(self._lines.flush())  # what comes next goes past the splitter
+            await self._emit(self._lines.flush())  # what comes now goes past the splitter, and after what it holds
             self._budget.drop(len(data))
             self._the_tail().add(data)
 

@@ -384,3 +384,15 @@ def test_fork_bomb(tmp_path: Path, start: str) -> None:
     container = contained(tmp_path, uid=1000730005, gid=0, command=command)
     done = subprocess.run(container, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "137 processes []\n5 None []\n"), done.stderr
+
+
+async def test_the_end_of_a_long_output(bench: Bench) -> None:
+    """Head and tail are kept in their order, also where the cut is in the middle of a line."""
+    script = "import os\nfor part in (b'first\\n', *[b'x' * (1 << 20)] * 6, b'\\nlast\\n'): os.write(1, part)"
+    assert await run(bench, *PYTHON, script) == ProgramEnd(0)
+    told = bench.recorded.text()
+    assert (told[0], told[-1]) == ("first", "last")
+    assert set("".join(told[1:-1])) == {"x"}
+    assert sum(map(len, told)) + bench.recorded.of("program.ended")[0]["dropped_bytes"] == 6 * MIB + len(
+        "first\nlast\n"
+    )
