@@ -17,7 +17,7 @@ export REPO RANGE OUT PROVIDER_URL MODEL WIRE PROVIDER_KEY
 SEEDS ?= 300
 SEED ?=
 
-.PHONY: demo review test test-slow simulate check format bench bench-start bench-door bench-sessions bench-workspace bench-litellm constraints clean
+.PHONY: demo review test test-slow hostile simulate check format bench bench-start bench-door bench-sessions bench-workspace bench-litellm constraints clean
 
 demo: $(READY)
 	@$(BIN)/python -m driver.stub.demo --out="$$OUT"
@@ -31,7 +31,11 @@ test: $(READY)
 	$(BIN)/pytest -q -n 2 --dist loadfile
 
 test-slow: $(READY)
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -m slow --ignore=tests/hostile
+
+# Programs that attack what is promised about programs; as root, since it makes containers of namespaces.
+hostile: $(READY)
+	$(BIN)/pytest -q -n 2 --dist worksteal -m slow tests/hostile
 
 simulate: $(READY)
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed "$(SEED)",--seeds "$(SEEDS)")

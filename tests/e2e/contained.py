@@ -65,6 +65,18 @@ def pid_1(unshare: int) -> int:
     return int(Path(f"/proc/{unshare}/task/{unshare}/children").read_text())
 
 
+def members(namespace: str) -> list[str]:
+    """The processes in a PID namespace."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and os.readlink(entry / "ns/pid") == namespace:
+                found.append(entry.name)
+        except OSError:
+            continue
+    return found
+
+
 def _inputs() -> list[Path]:
     """What is mounted read-only: the system, the interpreter and its libraries, this project."""
     inside = [Path(name) for name in _SYSTEM if Path(name).exists()]

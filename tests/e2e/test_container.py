@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from driver.stub.server import running_stub
-from tests.e2e.contained import contained, environment, needs_root, pid_1
+from tests.e2e.contained import contained, environment, members, needs_root, pid_1
 from tests.e2e.driving import UNFINISHED, driving, files_of, scenario, shell
 
 pytestmark = pytest.mark.anyio
@@ -70,15 +70,3 @@ async def test_orphans_of_others(tmp_path: Path) -> None:
             with anyio.fail_after(4):
                 while children.read_text():  # noqa: ASYNC110 # the kernel tells nobody
                     await anyio.sleep(0.05)
-
-
-def members(namespace: str) -> list[str]:
-    """The processes in a PID namespace."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and os.readlink(entry / "ns/pid") == namespace:
-                found.append(entry.name)
-        except OSError:
-            continue
-    return found

@@ -13,9 +13,9 @@ from driver.stub.server import running_stub
 from tests.e2e.contained import ENTRYPOINT, contained, environment, needs_root
 from tests.e2e.driving import driving, files_of, scenario
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
-SEEKER = Path(__file__).with_name("seeker.py")
+SEEKER = Path(__file__).with_name("programs") / "seeker.py"
 DIRECTLY = (sys.executable, "-I", "-m", "driver")  # with the token in its environment, which it then replaces
 
 
@@ -47,3 +47,15 @@ async def test_not_found(tmp_path: Path, uid: int, gid: int, start: Sequence[str
     assert seen["control"] == ["files", "proc environ", "proc mem"]
     assert seen["found"] == []
     assert driver.named("token.exposed") == []
+
+
+async def test_where_the_kernel_does_not_protect_it(tmp_path: Path) -> None:
+    """As root with all capabilities the driver says so once, before it pulls, and says what to set."""
+    needs_root()
+    async with running_stub(scenario()) as stub, driving(stub, tmp_path / "workspace") as driver:
+        await driver.wait_event("run.ended")
+    (exposed,) = driver.named("token.exposed")
+    assert driver.names().index("token.exposed") < driver.names().index("run.pulled")
+    assert exposed["level"] == "warning"
+    assert "CAP_SYS_PTRACE" in exposed["reason"]
+    assert exposed["reason"].endswith("run the sandbox as a user other than root, with all capabilities dropped")

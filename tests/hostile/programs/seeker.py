@@ -1,9 +1,8 @@
-"""A hostile program: looks for a text wherever a process can look, and leaves in out/result.json where it found it.
+"""The token is nowhere: looks for a text wherever a process can look, and leaves in out/result.json where it found it.
 
 usage: seeker.py SHIFTED...
 
 It is given the parts of the text with each byte one higher, and shifts what it searches, so that it does not hold
-them itself. A child with a decoy in its memory and environment, and a file with one, show that it would find them.
 """
 
 import base64
