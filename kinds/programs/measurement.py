@@ -2,6 +2,8 @@
 
 import sys
 import traceback
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final
 
 import anyio
@@ -26,6 +28,12 @@ from kinds.programs.wires import wire_named
 
 UNANSWERED_IN_A_ROW: Final = 2
 
+Talk = Callable[[Plan, Room, SessionLog, brief.Shared], Awaitable[None]]
+"""One session about one plan. It ends by itself, notes how in the log, and leaves none of its practices open.
+
+Raises DoorClosed when no call of the run will work any more.
+"""
+
 # What is kept of the work time for admission and the files, and of that for the files alone: at its end the
 # driver stops the program, whose own exit says more.
 _RESERVE_SHARE: Final = 0.1
@@ -33,14 +41,59 @@ _RESERVE_SECONDS: Final = 30.0
 _FILES_SHARE: Final = 0.2
 
 
-class Measurement:
-    """One measurement. `run` gives the program's exit; the report is written whatever it is."""
+@dataclass(frozen=True)
+class Office:
+    """What sessions are made from. `save` writes what was measured so far, and is called when the book changed."""
 
-    def __init__(self, around: Surroundings, envelope: TaskEnvelope, heap: SessionHeap, waits: Waits) -> None:
+    around: Surroundings
+    envelope: TaskEnvelope
+    workspace: Confined
+    report: Report
+    waits: Waits
+    save: Callable[[], None]
+
+
+def talk_with_model(office: Office) -> Talk:
+    """Sessions that this program holds itself, through the door."""
+    around = office.around
+    client = ModelClient(
+        around.door,
+        wire_named(around.wire),
+        around.model,
+        system=brief.system_prompt(),
+        tools=(*TOOLS, observations.TOOL),
+        waits=office.waits,
+        usage=office.report.usage,
+    )
+    toolkit = Toolkit.over(office.workspace)
+    root = office.envelope.repository_root
+    desk = Desk(client, toolkit, office.report.book, root, office.save, around.context_tokens)
+
+    async def talk(plan: Plan, room: Room, log: SessionLog, shared: brief.Shared) -> None:
+        await Session(plan, desk, room, log).run(brief.compose(shared, plan))
+
+    return talk
+
+
+class Measurement:
+    """One measurement. `run` gives the program's exit; the report is written whatever it is.
+
+    `sessions` says how a session is held: by this program, or by another one that it starts.
+    """
+
+    def __init__(
+        self,
+        around: Surroundings,
+        envelope: TaskEnvelope,
+        heap: SessionHeap,
+        waits: Waits,
+        sessions: Callable[[Office], Talk] = talk_with_model,
+    ) -> None:
         self._around = around
         self._envelope = envelope
         self._heap = heap
         self._waits = waits
+        self._make = sessions
         self._workspace = Confined(around.workspace)
         self._unanswered = 0
         self._no_more: str | None = None
@@ -97,40 +150,25 @@ class Measurement:
         return await self._admit(deadline - reserve * _FILES_SHARE)
 
     async def _sessions(self, plans: list[Plan], shared: brief.Shared) -> None:
-        client = ModelClient(
-            self._around.door,
-            wire_named(self._around.wire),
-            self._around.model,
-            system=brief.system_prompt(),
-            tools=(*TOOLS, observations.TOOL),
-            waits=self._waits,
-            usage=self.report.usage,
-        )
-        desk = Desk(
-            client,
-            Toolkit.over(self._workspace),
-            self.report.book,
-            self._envelope.repository_root,
-            self._save,
-            self._around.context_tokens,
-        )
+        office = Office(self._around, self._envelope, self._workspace, self.report, self._waits, self._save)
+        talk = self._make(office)
         async with anyio.create_task_group() as tasks:
             for plan in plans:
-                tasks.start_soon(self._session, plan, desk, shared)
+                tasks.start_soon(self._session, plan, talk, shared)
 
-    async def _session(self, plan: Plan, desk: Desk, shared: brief.Shared) -> None:
+    async def _session(self, plan: Plan, talk: Talk, shared: brief.Shared) -> None:
         async with self._heap.session() as room:
             if self._no_more is not None:
-                desk.book.close(plan.slugs, self._no_more)
+                self.report.book.close(plan.slugs, self._no_more)
                 return
-            await self._run_session(plan, desk, room, shared)
+            await self._run_session(plan, talk, room, shared)
 
-    async def _run_session(self, plan: Plan, desk: Desk, room: Room, shared: brief.Shared) -> None:
+    async def _run_session(self, plan: Plan, talk: Talk, room: Room, shared: brief.Shared) -> None:
         log = SessionLog(plan.name, plan.slugs)
         self.report.sessions.append(log)
         progress.say(f"[{plan.name}] session started: {', '.join(plan.slugs)}")
         try:
-            await Session(plan, desk, room, log).run(brief.compose(shared, plan))
+            await talk(plan, room, log, shared)
         except DoorClosed as error:
             self._no_more = f"the door takes no more calls: {error}"
         except BaseException:
