@@ -10,24 +10,27 @@ from driver.stub.model.conversation import (
     count_turns,
     items,
     model_of,
+    opening,
     pieces,
+    role_of,
     text_of,
     tool_names,
 )
+from driver.stub.model.shell import shell_of
 
 
 def read(body: dict[str, Any]) -> Conversation:
     """The conversation of a request. Rejected (400) when it is none."""
     messages = items(body, "messages")
-    first = next((m for m in messages if m.get("role") == "user"), {})
     system = [text_of(m.get("content")) for m in messages if m.get("role") in ("system", "developer")]
     options = body.get("stream_options")
     return Conversation(
         model=model_of(body),
         stream=body.get("stream") is True,
-        brief="\n".join([*system, text_of(first.get("content"))]),
-        turn=count_turns(str(message.get("role")) for message in messages),
+        brief="\n".join([*system, *opening(messages, role_of)]),
+        turn=count_turns(role_of(message) for message in messages),
         tools=tool_names(body),
+        shell=shell_of(body),
         stream_usage=isinstance(options, dict) and options.get("include_usage") is True,
     )
 

@@ -1,12 +1,13 @@
 """A model call and its answer, whatever the wire."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import Any, Final
 
 from driver.stub.errors import Rejected
+from driver.stub.model.shell import Shell, functions
 from driver.stub.scenario import Usage
 
 PIECE_CHARACTERS: Final = 48
@@ -15,7 +16,11 @@ PIECE_CHARACTERS: Final = 48
 
 @dataclass(frozen=True)
 class Conversation:
-    """What a request says. `brief` is the instructions and the first user message; `turn` counts the answers before."""
+    """What a request says.
+
+    `brief` is the instructions and what the user says before the first answer; `turn` counts the answers before.
+    `shell` is the tool that runs commands, where one is offered.
+    """
 
     model: str
     stream: bool
@@ -23,6 +28,7 @@ class Conversation:
     turn: int
     tools: frozenset[str]
     stream_usage: bool = False
+    shell: Shell | None = None
 
     @property
     def session(self) -> str:
@@ -56,6 +62,17 @@ def count_turns(roles: Iterable[str]) -> int:
     return sum(role == "assistant" for role, _ in groupby(roles))
 
 
+def opening(messages: Sequence[dict[str, Any]], role: Callable[[dict[str, Any]], str]) -> list[str]:
+    """What the user says before the first answer."""
+    before = takewhile(lambda message: role(message) != "assistant", messages)
+    return [text_of(message.get("content")) for message in before if role(message) == "user"]
+
+
+def role_of(message: dict[str, Any]) -> str:
+    """The role of a message that names it."""
+    return str(message.get("role"))
+
+
 def text_of(content: object) -> str:
     """The text of a message: a string, or the `text` of each part."""
     if isinstance(content, str):
@@ -87,8 +104,5 @@ def model_of(body: dict[str, Any]) -> str:
 
 
 def tool_names(body: dict[str, Any]) -> frozenset[str]:
-    """The names of the tools that a request offers, whether the wire nests them in `function` or not."""
-    given = body.get("tools")
-    tools = [tool for tool in given if isinstance(tool, dict)] if isinstance(given, list) else []
-    functions = [tool["function"] if isinstance(tool.get("function"), dict) else tool for tool in tools]
-    return frozenset(str(function["name"]) for function in functions if "name" in function)
+    """The names of the tools that a request offers."""
+    return frozenset(str(function["name"]) for function in functions(body) if "name" in function)

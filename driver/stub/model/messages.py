@@ -10,22 +10,25 @@ from driver.stub.model.conversation import (
     count_turns,
     items,
     model_of,
+    opening,
     pieces,
+    role_of,
     text_of,
     tool_names,
 )
+from driver.stub.model.shell import shell_of
 
 
 def read(body: dict[str, Any]) -> Conversation:
     """The conversation of a request. Rejected (400) when it is none."""
     messages = items(body, "messages")
-    first = next((m for m in messages if m.get("role") == "user"), {})
     return Conversation(
         model=model_of(body),
         stream=body.get("stream") is True,
-        brief="\n".join([text_of(body.get("system")), text_of(first.get("content"))]),
-        turn=count_turns(str(message.get("role")) for message in messages),
+        brief="\n".join([text_of(body.get("system")), *opening(messages, role_of)]),
+        turn=count_turns(role_of(message) for message in messages),
         tools=tool_names(body),
+        shell=shell_of(body),
     )
 
 

@@ -5,15 +5,19 @@ line of it, behind `| ` where the brief quotes. So its observations point at lin
 the same change gets the same ones.
 """
 
+import json
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from driver.stub.model.compose import compose
 from driver.stub.model.conversation import Conversation
+from driver.stub.model.shell import Shell
 
 _PRACTICE: Final = re.compile(r"^#+ Practice ([A-Za-z0-9._-]+)", re.MULTILINE)
+_COMMAND: Final = re.compile(r"^ +(\S.*report-observation'?) <<'END'$", re.MULTILINE)
 _FILE: Final = re.compile(r"^\+\+\+ b/([^\t\n]+)")
 _ADDED: Final = re.compile(r"^\[L(\d+)\] \+(.*)$")
 _QUOTE_CHARACTERS: Final = 200
@@ -48,6 +52,8 @@ def report(conversation: Conversation) -> tuple[str, list[tuple[str, dict[str, A
     if "report_feedback" in conversation.tools:
         return compose(conversation)
     lines = added_lines(conversation.brief)
+    if conversation.shell and "report_observation" not in conversation.tools:
+        return _by_command(conversation, conversation.shell, lines)
     practices = list(dict.fromkeys(_PRACTICE.findall(conversation.brief)))
     if conversation.turn == 0 and lines and "read" in conversation.tools:
         return "I read the change first.", [("read", {"path": f"{_REPOSITORY}/{lines[0].path}"})]
@@ -55,6 +61,20 @@ def report(conversation: Conversation) -> tuple[str, list[tuple[str, dict[str, A
     if reported or not practices or "report_observation" not in conversation.tools:
         return "Each practice has its observation.", []
     return "", [("report_observation", {"observations": [_observe(slug, lines) for slug in practices]})]
+
+
+def _by_command(
+    conversation: Conversation, shell: Shell, lines: list[AddedLine]
+) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
+    """The turn of a client whose model reports by the command that its brief tells: one call for each practice."""
+    command = _COMMAND.search(conversation.brief)
+    practices = list(dict.fromkeys(_PRACTICE.findall(conversation.brief)))
+    if command is None or conversation.turn > bool(lines):
+        return "Each practice has its observation.", []
+    if conversation.turn == 0 and lines:
+        return "I read the change first.", [shell.call(f"cat -- {shlex.quote(f'{_REPOSITORY}/{lines[0].path}')}")]
+    reports = [json.dumps({"observations": [_observe(slug, lines)]}) for slug in practices]
+    return "", [shell.call(f"{command[1]} <<'END'\n{text}\nEND") for text in reports]
 
 
 def _observe(slug: str, lines: list[AddedLine]) -> dict[str, Any]:

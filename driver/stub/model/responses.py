@@ -11,10 +11,12 @@ from driver.stub.model.conversation import (
     count_turns,
     items,
     model_of,
+    opening,
     pieces,
     text_of,
     tool_names,
 )
+from driver.stub.model.shell import shell_of
 
 
 def read(body: dict[str, Any]) -> Conversation:
@@ -23,14 +25,14 @@ def read(body: dict[str, Any]) -> Conversation:
         raise Rejected(400, "invalid_request", "`previous_response_id`: no answer is stored here")
     given = body.get("input")
     messages = [{"role": "user", "content": given}] if isinstance(given, str) else items(body, "input")
-    first = next((m for m in messages if _role(m) == "user"), {})
     system = [text_of(m.get("content")) for m in messages if _role(m) == "system"]
     return Conversation(
         model=model_of(body),
         stream=body.get("stream") is True,
-        brief="\n".join([text_of(body.get("instructions")), *system, text_of(first.get("content"))]),
+        brief="\n".join([text_of(body.get("instructions")), *system, *opening(messages, _role)]),
         turn=count_turns(_role(message) for message in messages),
         tools=tool_names(body),
+        shell=shell_of(body),
     )
 
 
