@@ -133,8 +133,19 @@ class Book:
             observation = _observation(self, asked, item, check)
             self._keep(observation)
         except (ObservationRefused, CitationRefused) as error:
-            return Verdict(known, None, self._refuse(known, str(error)))
+            return Verdict(known, None, self.refuse(known, str(error)))
         return Verdict(known, observation, None)
+
+    def refuse(self, slug: str | None, reason: str) -> str:
+        """Count a refusal against an open practice; what to answer, which tells when it was the last one."""
+        if slug is None or slug in self.recorded or slug in self.not_reached:
+            return reason
+        self.refusals[slug] = self.refusals.get(slug, 0) + 1
+        if self.refusals[slug] < REFUSALS:
+            return reason
+        told = f"{REFUSALS} observations were refused; the last: {reason}"
+        self.not_reached[slug] = one_line(told, _REASON_CHARACTERS)
+        return f"{reason}\nThat was refusal {REFUSALS} for {slug}: it counts as not reached now; report it no more."
 
     def observations(self) -> list[Observation]:
         """What was recorded, in the order of the practices, whatever the order of the sessions was."""
@@ -157,16 +168,6 @@ class Book:
             return {"practiceSlug": slug, "state": "RECORDED"}
         reason = self.not_reached.get(slug, "the measurement ended before it had a result")
         return {"practiceSlug": slug, "state": "NOT_REACHED", "reason": reason}
-
-    def _refuse(self, slug: str | None, reason: str) -> str:
-        if slug is None or slug in self.recorded or slug in self.not_reached:
-            return reason
-        self.refusals[slug] = self.refusals.get(slug, 0) + 1
-        if self.refusals[slug] < REFUSALS:
-            return reason
-        told = f"{REFUSALS} observations were refused; the last: {reason}"
-        self.not_reached[slug] = one_line(told, _REASON_CHARACTERS)
-        return f"{reason}\nThat was refusal {REFUSALS} for {slug}: it counts as not reached now; report it no more."
 
 
 def items(arguments: str) -> list[Any]:

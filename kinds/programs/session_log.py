@@ -6,7 +6,7 @@ from typing import Any, Final
 from kinds.programs import progress
 from kinds.programs.errors import CallFault
 from kinds.programs.text import one_line
-from kinds.programs.wires import Turn
+from kinds.programs.wires import Turn, Usage
 
 _NOTED_CHARACTERS: Final = 300
 _NOTED: Final = 50
@@ -48,6 +48,12 @@ class SessionLog:
                 "calls": [one_line(call.name, 60) for call in turn.calls[:_NOTED_CALLS]],
             }
         )
+
+    def told(self, usage: Usage, seconds: float) -> None:
+        """Another program's call was answered: what that program told of it."""
+        if len(self.turns) < _NOTED:
+            tokens = {"inputTokens": usage.input, "outputTokens": usage.output}
+            self.turns.append({"seconds": round(seconds, 3), **tokens})
 
     def refused(self, reason: str) -> None:
         """Note why an observation or a tool call was refused."""

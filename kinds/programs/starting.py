@@ -30,7 +30,7 @@ def arguments(module: str, description: str | None) -> argparse.ArgumentParser:
     """A parser for the options that all programs have: the model's wire, and its context where it is known."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
     parser.add_argument("--wire", required=True, choices=("responses", "chat", "messages"))
-    parser.add_argument("--context-tokens", type=_tokens, help="how much the model takes at once, where it is known")
+    parser.add_argument("--context-tokens", type=tokens, help="how much the model takes at once, where it is known")
     return parser
 
 
@@ -73,8 +73,9 @@ def watched(seconds: float, run: Callable[[], Awaitable[int]], write: Callable[[
         return anyio.run(run)
 
 
-def _tokens(value: str) -> int:
-    tokens = int(value)
-    if tokens < 1:
-        raise argparse.ArgumentTypeError(f"{tokens} is no number of tokens")
-    return tokens
+def tokens(value: str) -> int:
+    """A number of tokens, above 0, as an option has it."""
+    number = int(value)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is no number of tokens")
+    return number

@@ -24,6 +24,10 @@ class ModelUsage:
     def add(self, usage: Usage) -> None:
         """Count an answered call."""
         self.answered += 1
+        self.more(usage)
+
+    def more(self, usage: Usage) -> None:
+        """Count tokens of calls that are counted already."""
         self.input += usage.input
         self.output += usage.output
         self.cached += usage.cached
