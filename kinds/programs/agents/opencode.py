@@ -19,6 +19,8 @@ _OFF: Final = (
     "OPENCODE_DISABLE_SHARE",
 )
 _TOOLS_OFF: Final = ("edit", "write", "patch", "webfetch", "websearch", "task", "todowrite", "skill", "question")
+_HOME: Final = ".config/opencode"
+_PLUGINS: Final = "@opencode-ai/plugin"
 _OUTPUT_TOKENS: Final = 16_384
 
 
@@ -28,14 +30,18 @@ def launch(place: Place) -> Launch:
         ("run", "--pure", "--format", "json", "--auto", "--title", "review", "--model", f"door/{place.model}"),
         {
             KEY_VARIABLE: place.key,
-            "OPENCODE_CONFIG": str(place.home / ".config/opencode/opencode.json"),
             "XDG_CONFIG_HOME": str(place.home / ".config"),
             "XDG_DATA_HOME": str(place.home / ".local/share"),
             "XDG_STATE_HOME": str(place.home / ".local/state"),
             "XDG_CACHE_HOME": str(place.home / ".cache"),
             **dict.fromkeys(_OFF, "true"),
         },
-        {".config/opencode/opencode.json": json.dumps(_configuration(place))},
+        {
+            f"{_HOME}/opencode.json": json.dumps(_configuration(place)),
+            # It would fetch this package for its plugins from the registry, unless it takes it for installed.
+            f"{_HOME}/node_modules/.keep": "",
+            f"{_HOME}/package-lock.json": json.dumps({"packages": {"": {"dependencies": {_PLUGINS: "*"}}}}),
+        },
     )
 
 

@@ -44,7 +44,7 @@ def install(directory: Path, asked: Asked) -> Path:
     place.mkdir()
     command = place / COMMAND
     words = [sys.executable, "-I", "-m", __spec__.name, str(directory)]
-    command.write_text(f"#!/bin/sh\nexec {shlex.join(words)}\n", encoding="utf-8")
+    command.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
     command.chmod(stat.S_IRWXU | stat.S_IRGRP | stat.S_IXGRP)
     return command
 
