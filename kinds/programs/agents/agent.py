@@ -26,11 +26,15 @@ class Place:
 
 @dataclass(frozen=True)
 class Launch:
-    """How a CLI is started: what follows its name, its variables, and its files below its home."""
+    """How a CLI is started: what follows its name, its variables, and its files below its home.
+
+    It works in the workspace, or in `directory` below its home.
+    """
 
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
     files: Mapping[str, str] = field(default_factory=dict)
+    directory: str | None = None
 
 
 @dataclass(frozen=True)

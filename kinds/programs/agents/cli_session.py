@@ -15,6 +15,7 @@ from kinds.programs import brief, citations, progress
 from kinds.programs.agents import journal, output, process, reporting
 from kinds.programs.agents.agent import Agent, Place
 from kinds.programs.agents.output import Tail
+from kinds.programs.agents.process import Start
 from kinds.programs.citations import Citation
 from kinds.programs.heap import Room
 from kinds.programs.measurement import Office, Talk
@@ -87,10 +88,10 @@ class CliSession:
         try:
             directory, home = await anyio.to_thread.run_sync(self.site.make)
             command = await anyio.to_thread.run_sync(self._prepare, directory, shared)
-            launched, environment = await anyio.to_thread.run_sync(self._launch, command, home)
+            started = await anyio.to_thread.run_sync(self._launch, command, home)
             reader = journal.Reader(self.office.workspace, f".sessions/agents/{directory.name}/{journal.NAME}")
             try:
-                code = await self._talk(launched, environment, directory / "brief.md", reader)
+                code = await self._talk(started, directory / "brief.md", reader)
             finally:
                 await self._collect(reader)
             reason = self._reason(code)
@@ -109,7 +110,7 @@ class CliSession:
         (directory / "brief.md").write_text(text, encoding="utf-8", errors="replace")
         return command
 
-    def _launch(self, command: Path, home: Path) -> tuple[list[str], dict[str, str]]:
+    def _launch(self, command: Path, home: Path) -> Start:
         around = self.office.around
         door = around.door
         place = Place(
@@ -128,13 +129,11 @@ class CliSession:
             path.write_text(text, encoding="utf-8")
         environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         environment |= {"HOME": str(home), "PATH": f"{command.parent}:{os.environ.get('PATH', os.defpath)}"}
-        return [self.cli.path, *launch.arguments], environment | dict(launch.environment)
+        cwd = home / launch.directory if launch.directory else place.workspace
+        return Start((self.cli.path, *launch.arguments), environment | dict(launch.environment), cwd)
 
-    async def _talk(
-        self, command: list[str], environment: Mapping[str, str], asked: Path, reader: journal.Reader
-    ) -> int | None:
-        cwd = self.office.around.workspace
-        async with process.running(command, brief=asked, cwd=cwd, environment=environment) as running:
+    async def _talk(self, start: Start, asked: Path, reader: journal.Reader) -> int | None:
+        async with process.running(start, brief=asked) as running:
             assert running.stdout is not None
             assert running.stderr is not None
             async with anyio.create_task_group() as tasks:

@@ -20,6 +20,7 @@ _OFF: Final = (
 )
 _TOOLS_OFF: Final = ("edit", "write", "patch", "webfetch", "websearch", "task", "todowrite", "skill", "question")
 _HOME: Final = ".config/opencode"
+_HERE: Final = "here"
 _PLUGINS: Final = "@opencode-ai/plugin"
 _OUTPUT_TOKENS: Final = 16_384
 
@@ -41,7 +42,11 @@ def launch(place: Place) -> Launch:
             # It would fetch this package for its plugins from the registry, unless it takes it for installed.
             f"{_HOME}/node_modules/.keep": "",
             f"{_HOME}/package-lock.json": json.dumps({"packages": {"": {"dependencies": {_PLUGINS: "*"}}}}),
+            # It looks for plugins from where it works up to the root of that repository, whatever is switched off.
+            **dict.fromkeys((f"{_HERE}/.git/{name}/.keep" for name in ("objects", "refs")), ""),
+            f"{_HERE}/.git/HEAD": "ref: refs/heads/main\n",
         },
+        _HERE,
     )
 
 

@@ -2,8 +2,9 @@
 
 import os
 import signal
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -17,10 +18,17 @@ GRACE_SECONDS: Final = 3.0
 _KILL_SECONDS: Final = 5.0
 
 
+@dataclass(frozen=True)
+class Start:
+    """What is started, where, and with which variables."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    cwd: Path
+
+
 @asynccontextmanager
-async def running(
-    command: Sequence[str], *, brief: Path, cwd: Path, environment: Mapping[str, str]
-) -> AsyncIterator[Process]:
+async def running(start: Start, *, brief: Path) -> AsyncIterator[Process]:
     """A CLI with its brief as input, in a process group of its own; stopped when the block is left.
 
     What leaves the group is the driver's to find. Raises OSError when it cannot be started.
@@ -28,7 +36,7 @@ async def running(
     source = await anyio.to_thread.run_sync(lambda: brief.open("rb"))
     with source:
         process = await anyio.open_process(
-            command, stdin=source, cwd=cwd, env=dict(environment), start_new_session=True
+            start.command, stdin=source, cwd=start.cwd, env=start.environment, start_new_session=True
         )
     try:
         yield process
