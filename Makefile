@@ -13,11 +13,20 @@ MODEL ?=
 WIRE ?= responses
 export REPO RANGE OUT PROVIDER_URL MODEL WIRE PROVIDER_KEY
 
+# `make agents`: which CLIs, in which versions, and where they are installed; never in the tree.
+AGENTS ?= claude codex opencode pi
+AGENTS_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/agent-sandbox-driver/agents
+AGENT_claude := @anthropic-ai/claude-code@2.1.197
+AGENT_codex := @openai/codex@0.171.0
+AGENT_opencode := opencode-ai@1.18.33
+AGENT_pi := @mariozechner/pi-coding-agent@0.73.1
+export AGENTS_DIR
+
 # `make simulate`: so many seeds, or the story of one.
 SEEDS ?= 300
 SEED ?=
 
-.PHONY: demo review test test-slow hostile simulate check format bench bench-start bench-door bench-sessions bench-workspace bench-litellm constraints clean
+.PHONY: demo review test test-slow hostile simulate check format bench bench-start bench-door bench-sessions bench-workspace bench-litellm agents constraints clean
 
 demo: $(READY)
 	@$(BIN)/python -m driver.stub.demo --out="$$OUT"
@@ -68,6 +77,14 @@ bench-workspace: $(READY)
 bench-litellm:
 	$(PYTHON) -m venv --clear .venv-litellm
 	.venv-litellm/bin/python -m pip install --quiet 'litellm[proxy]'
+
+# Needs node 20.6 or newer and npm; about 1.2 GB for all of them.
+agents: $(READY)
+	@mkdir -p "$$AGENTS_DIR"
+	@test -e "$$AGENTS_DIR/package.json" || echo '{"private": true}' > "$$AGENTS_DIR/package.json"
+	npm install --prefix "$$AGENTS_DIR" --ignore-scripts --no-audit --no-fund --loglevel=error \
+		$(foreach name,$(AGENTS),$(AGENT_$(name)))
+	AGENTS="$(AGENTS)" $(BIN)/pytest -q -m slow tests/agents
 
 $(READY): constraints-dev.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -133,6 +133,8 @@ def _strings(files: Any) -> list[str]:
                 walk(inner)
 
     for name, text in files.items():
-        if text:
-            walk(tomllib.loads(text) if name.endswith(".toml") else json.loads(text))
+        if name.endswith(".toml"):
+            walk(tomllib.loads(text))
+        elif name.endswith(".json"):
+            walk(json.loads(text))
     return found

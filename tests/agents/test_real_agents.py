@@ -1,4 +1,7 @@
-"""The same review through each real CLI. They are installed by `make agents`, and left out where they are not."""
+"""The same review through each real CLI. They are installed by `make agents`, and left out where they are not.
+
+AGENTS names those that have to be there.
+"""
 
 import os
 import shutil
@@ -48,6 +51,7 @@ def cli(request: pytest.FixtureRequest) -> tuple[str, str]:
     name: str = request.param
     path = INSTALLED / "node_modules/.bin" / AGENTS[name].command
     if not path.exists():
+        assert name not in os.environ.get("AGENTS", "").split(), f"{name} was to be installed in {INSTALLED}"
         pytest.skip(f"{name} is not installed in {INSTALLED}: run `make agents AGENTS={name}`")
     return name, str(path)
 

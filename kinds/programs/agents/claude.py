@@ -59,4 +59,4 @@ def answered(event: Mapping[str, Any]) -> bool:
     return event.get("type") == "assistant" and inside(event, "message", "model") != "<synthetic>"
 
 
-CLAUDE: Final = Agent("claude", ("messages",), 640 * 1024 * 1024, launch, usage, answered)
+CLAUDE: Final = Agent("claude", ("messages",), 384 * 1024 * 1024, launch, usage, answered)

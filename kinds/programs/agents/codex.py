@@ -82,4 +82,4 @@ def answered(event: Mapping[str, Any]) -> bool:
     return event.get("type") == "item.completed" and inside(event, "item", "type") in _SAID
 
 
-CODEX: Final = Agent("codex", ("responses",), 256 * 1024 * 1024, launch, usage, answered)
+CODEX: Final = Agent("codex", ("responses",), 320 * 1024 * 1024, launch, usage, answered)

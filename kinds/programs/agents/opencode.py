@@ -85,4 +85,4 @@ def usage(event: Mapping[str, Any]) -> Usage | None:
     return Usage(told, count(event, "part", "tokens", "output") + thought, cached, thought)
 
 
-OPENCODE: Final = Agent("opencode", ("chat", "responses", "messages"), 768 * 1024 * 1024, launch, usage)
+OPENCODE: Final = Agent("opencode", ("chat", "responses", "messages"), 1024 * 1024 * 1024, launch, usage)

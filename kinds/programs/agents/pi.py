@@ -1,4 +1,4 @@
-"""pi (npm: @mariozechner/pi-coding-agent): its `docs/models.md`, `docs/settings.md` and `--help`, version 0.73.1."""
+"""pi (npm: @mariozechner/pi-coding-agent): its own pages on models and settings and its `--help`, version 0.73.1."""
 
 import json
 from collections.abc import Mapping
@@ -49,4 +49,4 @@ def usage(event: Mapping[str, Any]) -> Usage | None:
     return Usage(told, count(message, "usage", "output"), cached)
 
 
-PI: Final = Agent("pi", ("chat", "responses", "messages"), 384 * 1024 * 1024, launch, usage)
+PI: Final = Agent("pi", ("chat", "responses", "messages"), 256 * 1024 * 1024, launch, usage)
