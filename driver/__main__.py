@@ -3,7 +3,7 @@
 import gc
 import os
 import sys
-from typing import Final
+from typing import Final, NoReturn
 
 from driver.handover import hold_stop_signals, take_token_out_of_environment
 
@@ -11,15 +11,19 @@ _STDERR: Final = 2
 _USAGE_ERROR: Final = 64
 _USAGE: Final = """\
 usage: agent-sandbox-driver [--version | --help]
+       agent-sandbox-driver check [--quick] [--json]
 
 Runs the leased runs of one sandbox. It takes no arguments: its settings are environment variables, and
 HEPHAESTUS_GATEWAY_URL and HEPHAESTUS_SANDBOX_TOKEN (or HEPHAESTUS_SANDBOX_TOKEN_FILE) are required.
-docs/operations.md lists them all. `python -m driver.stub` is a gateway to try it with.
+docs/operations.md lists them all. `check` looks at what it needs here and says what is wrong; it pulls nothing.
+`python -m driver.stub` is a gateway to try the driver with.
 """
 
 
 def main() -> None:
     """Console entry point; ends the process with a code of driver.exits.DriverExit, or 64 for wrong arguments."""
+    if sys.argv[1:2] == ["check"] and set(sys.argv[2:]) <= {"--quick", "--json"}:
+        _check(sys.argv[2:])
     _answer_arguments(sys.argv[1:])
     hold_stop_signals()
     _open_standard_descriptors()
@@ -43,6 +47,23 @@ def main() -> None:
         code = DriverExit.INTERNAL
     # Not sys.exit: a worker thread that hangs in a file system must not keep a stopped driver alive.
     os._exit(code)
+
+
+def _check(arguments: list[str]) -> NoReturn:
+    """Look instead of running; ends the process with a code of driver.exits.CheckExit."""
+    _open_standard_descriptors()
+    from driver.errors import SettingsError
+    from driver.handover import release_stop_signals
+
+    release_stop_signals()  # entrypoint.sh blocks them
+    problems: list[str] = []
+    try:
+        take_token_out_of_environment()
+    except SettingsError as error:
+        problems = error.problems
+    from driver.check.command import run
+
+    os._exit(run(os.environ, quick="--quick" in arguments, machine="--json" in arguments, problems=problems))
 
 
 def _open_standard_descriptors() -> None:

@@ -1,6 +1,7 @@
-"""What each exit code means, for a run's program and for the driver itself.
+"""What each exit code means, for a run's program, for the driver itself and for its check.
 
-docs/operations.md, "Exit codes of a run" and "Exit codes of the driver"; these follow sysexits(3) where one fits.
+docs/operations.md, "Exit codes of a run", "Exit codes of the driver" and "Exit codes of the check"; these follow
+sysexits(3) where one fits.
 """
 
 from enum import IntEnum
@@ -29,6 +30,16 @@ class DriverExit(IntEnum):
 
     OK = 0
     INTERNAL = 70
+    UNISOLATED = 77
+    SETTINGS = 78
+
+
+class CheckExit(IntEnum):
+    """Exit codes of `agent-sandbox-driver check`: of its worst finding; warnings leave it at 0."""
+
+    OK = 0
+    GATEWAY = 69
+    MACHINE = 71
     UNISOLATED = 77
     SETTINGS = 78
 

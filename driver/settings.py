@@ -19,7 +19,9 @@ from driver.log import LEVELS, RENDERERS
 T = TypeVar("T")
 
 _HANDED_OVER: Final = ("/dev/fd/", "/proc/self/fd/")
-_DRIVER_SHARE: Final = 192 * values.MIB
+DRIVER_SHARE: Final = 192 * values.MIB
+"""What the driver keeps for itself of the container's memory limit, in bytes."""
+
 _UNLIMITED: Final = 1 << 60
 _CGROUP_LIMITS: Final = (
     Path("/sys/fs/cgroup/memory.max"),
@@ -111,7 +113,7 @@ def read(environ: Mapping[str, str]) -> Settings:
             session_heap=reader.get("DRIVER_SESSION_HEAP", values.size(values.MIB), "256MiB"),
             session_size=reader.get("DRIVER_SESSION_SIZE", values.size(64 * values.KIB), "3MiB"),
             memory=reader.get("DRIVER_PROGRAM_MEMORY", values.optional(values.size(16 * values.MIB)), "")
-            or _container_memory(),
+            or _programs_share(),
             disk=reader.get("DRIVER_PROGRAM_DISK", values.size(values.MIB), "2GiB"),
             processes=reader.get("DRIVER_PROGRAM_PROCESSES", values.count(1, 1_000_000), "512"),
         ),
@@ -155,7 +157,7 @@ class _Reader:
             return ""
         name = "HEPHAESTUS_SANDBOX_TOKEN_FILE" if file else "HEPHAESTUS_SANDBOX_TOKEN"
         try:
-            token = _read_token_file(file) if file else given
+            token = read_token_file(file) if file else given
         except (OSError, UnicodeDecodeError) as error:
             self.problems.append(f"{name}: cannot be read ({_reason(error)})")
             return ""
@@ -193,7 +195,7 @@ class _Reader:
         )
 
 
-def _read_token_file(name: str) -> str:
+def read_token_file(name: str) -> str:
     """Read the token; a descriptor that was handed over as /dev/fd/N is closed, so that it is gone after."""
     prefix, _, number = name.rpartition("/")
     if prefix in ("/dev/fd", "/proc/self/fd") and re.fullmatch("[0-9]{1,7}", number):
@@ -212,13 +214,19 @@ def _bundled(module: str) -> str:
     return shlex.join([sys.executable, "-I", "-m", f"kinds.programs.{module}"])
 
 
-def _container_memory() -> int | None:
-    """The container's memory limit less the driver's share, or None where there is no limit (cgroups(7))."""
+def _programs_share() -> int | None:
+    """The container's memory limit less the driver's share, or None where there is no limit."""
+    limit = container_memory()
+    return None if limit is None else max(limit - DRIVER_SHARE, 64 * values.MIB)
+
+
+def container_memory() -> int | None:
+    """The container's memory limit in bytes, or None where there is no limit (cgroups(7))."""
     for path in _CGROUP_LIMITS:
         try:
             text = path.read_text("ascii").strip()
         except OSError:
             continue
         if text.isdigit() and int(text) < _UNLIMITED:
-            return max(int(text) - _DRIVER_SHARE, 64 * values.MIB)
+            return int(text)
     return None

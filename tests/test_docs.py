@@ -4,7 +4,7 @@ import ast
 import re
 from pathlib import Path
 
-from driver.exits import DriverExit, ProgramExit
+from driver.exits import CheckExit, DriverExit, ProgramExit
 
 ROOT = Path(__file__).parents[1]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text("utf-8")
@@ -54,8 +54,9 @@ def test_every_setting_is_documented() -> None:
 
 
 def test_every_exit_code_is_documented() -> None:
-    """Both tables of exit codes hold each code that has a name."""
+    """Each table of exit codes holds each code that has a name."""
     assert {str(int(code)) for code in DriverExit} <= table("Exit codes of the driver")
+    assert {str(int(code)) for code in CheckExit} <= table("Exit codes of the check")
     assert {str(int(code)) for code in ProgramExit} <= table("Exit codes of a run")
 
 

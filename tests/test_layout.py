@@ -24,7 +24,7 @@ ROWS = [
     {"holder"},
     {"holding"},
     {"loading", "loop"},
-    {"start"},
+    {"start", "check"},
     {"__main__"},
     {"stub"},
 ]

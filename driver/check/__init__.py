@@ -1,0 +1,1 @@
+"""`agent-sandbox-driver check`: looks at everything that a driver needs here, and says what to do. Pulls nothing."""
