@@ -12,7 +12,10 @@ from driver.stub.server import Stub, running_stub
 from tests.e2e.driving import UNFINISHED, Driver, driving, processes_below, scenario, shell, stop_signal
 from tests.network.sandbox_network import FAMILIES, Family, Network, api_server, gateway, network
 
-pytestmark = [pytest.mark.anyio, pytest.mark.netns, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.netns]
+
+LONGEST = 45.0
+"""Seconds for what a test waits for; below the time that a test has, so that it is the wait that fails."""
 
 DONE = shell("mkdir -p out && printf '{}' > out/result.json")
 
@@ -76,7 +79,8 @@ async def sandbox(
     async with running_stub(scenario()) as stub, gateway(made, family, stub):
         with api_server(made, family):
             async with driving(stub, workspace, command=made.command(), **settings) as driver:
-                yield Sandbox(driver, stub, made, family)
+                with anyio.fail_after(LONGEST):
+                    yield Sandbox(driver, stub, made, family)
 
 
 CLOSED = {
