@@ -25,9 +25,13 @@ class Unlinked:
 def unlinked(pids: Iterable[int], *, until: float) -> list[Unlinked]:
     """The files without a name that these processes hold open, each once; gives up at `until` (of `time.monotonic`).
 
-    A process that forbids the look (PR_SET_DUMPABLE, prctl(2)) is left out.
+    A process that forbids the look (PR_SET_DUMPABLE, prctl(2)) is left out, and so is everything where this process has
+    no descriptor free.
     """
-    memory = _device_of_memory()
+    try:
+        memory = _device_of_memory()
+    except OSError:
+        return []
     found: dict[tuple[int, int], Unlinked] = {}
     for pid in pids:
         for status in _nameless(pid, until):

@@ -1,6 +1,7 @@
 """Files that no directory shows are found at the processes that hold them open, each once."""
 
 import os
+import resource
 import signal
 import subprocess
 import time
@@ -69,3 +70,13 @@ def test_mapped(children: Children, pids: list[int]) -> None:
     over = tree_excess(ProgramLimits(memory=32 * MIB, disk=1, processes=100), children.spared)
     assert over is not None
     assert 64 * MIB < over.used < 64 * MIB + 30 * MIB
+
+
+def test_without_a_free_descriptor(pids: list[int]) -> None:
+    """Where no descriptor is to be had a look sees nothing, and does not fail."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        assert unlinked(pids, until=time.monotonic() + SOON) == []
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
