@@ -14,7 +14,10 @@ def score() -> int:
 
 
 # They are set right after the start.
-while score() < 500 or resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY:
+patience = time.monotonic() + 5
+while (score() < 500 or resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY) and (
+    time.monotonic() < patience
+):
     time.sleep(0.01)
 for name in ("RLIMIT_NOFILE", "RLIMIT_CORE", "RLIMIT_FSIZE"):
     hard = resource.getrlimit(getattr(resource, name))[1]
@@ -25,7 +28,7 @@ for name in ("RLIMIT_NOFILE", "RLIMIT_CORE", "RLIMIT_FSIZE"):
         print(f"{name} stays")
 try:
     with open("/proc/self/oom_score_adj", "w") as file:
-        file.write("0")
+        file.write("-1")
     print(f"BROKEN: oom_score_adj is {score()}")
 except OSError:
     print("oom_score_adj stays")
