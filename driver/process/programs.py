@@ -20,6 +20,7 @@ from driver.process.child import Child
 from driver.process.children import Children
 from driver.process.confinement import Confinement
 from driver.process.environment import DoorAddress, ProgramFacts, program_environment
+from driver.process.hung import doing, living
 from driver.process.limits import LimitWatch, ProgramLimits
 from driver.process.line import needs_keeper
 from driver.process.newfile import create_below
@@ -27,6 +28,7 @@ from driver.process.orphans import sweep
 from driver.process.output import OutputBudget
 from driver.process.reader import PipeReader
 from driver.process.room import has_room
+from driver.process.tree import off_loop
 
 TIMEOUT: Final = "timeout"
 STOPPED: Final = "stopped"
@@ -231,7 +233,7 @@ class ProgramRunner:
         """See that nothing of the program is left; a ProgramError goes to `ending`, past the task group."""
         try:
             if ending.reason in (STOPPED, TIMEOUT):
-                await child.terminate(self._grace())
+                await self._terminate(child, ending.reason)
         finally:
             child.kill()
             with ending.faults():
@@ -240,6 +242,13 @@ class ProgramRunner:
             with ending.faults():
                 exit = await child.reap()
                 ending.told(exit, child.ended_by, room=has_room(self._facts.layout.writable))
+
+    async def _terminate(self, child: Child, reason: str) -> None:
+        self._log.info("program.stopping", pid=child.pid, reason=reason, doing=doing(child.pid))
+        grace = self._grace()
+        await child.terminate(grace)
+        if grace > 0 and (left := await off_loop(partial(living, child.pid))):
+            self._log.warning("program.grace_over", pid=child.pid, grace_seconds=round(grace, 3), left=left)
 
     def _tell_end(self, tell: Callable[..., None], ending: _Ending, seconds: float) -> None:
         dropped = {"dropped_bytes": self._budget.dropped} if self._budget.dropped else {}

@@ -25,7 +25,8 @@ _MOST_SECONDS = 50.0
 class Case:
     """A hostile program, and how its run has to end.
 
-    `says` are lines that it prints once it has done what it is there for. A line that begins with BROKEN says that it
+    `says` are lines that it prints once it has done what it is there for, `hangs` is what the log says that it is doing
+    when it is stopped. A line that begins with BROKEN says that it
     got what it may not have.
     """
 
@@ -33,6 +34,7 @@ class Case:
     exit: int = 1
     reason: str = "the program ended with 0 and left no out/result.json"
     says: tuple[str, ...] = ()
+    hangs: str | None = None
     run: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
 

@@ -51,11 +51,11 @@ LIMITS = [
     Case("privileges", says=("tried",)),
 ]
 HANGS = [
-    Case("ignores_sigterm", 124, STOPPED, run=SHORT),
-    Case("stops_itself", 124, STOPPED, run=SHORT),
-    Case("closes_output", 124, STOPPED, run=SHORT),
-    Case("uninterruptible", 124, STOPPED, run=SHORT),
-    Case("held_by_a_tracer", 124, STOPPED, run=SHORT, says=("traces",)),
+    Case("ignores_sigterm", 124, STOPPED, run=SHORT, hangs="sleeping"),
+    Case("stops_itself", 124, STOPPED, run=SHORT, hangs="stopped"),
+    Case("closes_output", 124, STOPPED, run=SHORT, hangs="sleeping"),
+    Case("uninterruptible", 124, STOPPED, run=SHORT, hangs="in uninterruptible sleep"),
+    Case("held_by_a_tracer", 124, STOPPED, run=SHORT, hangs="held by a tracer", says=("traces",)),
 ]
 CASES = [*SURVIVAL, *LIMITS, *HANGS]
 ELSEWHERE = {"seeker", "flood", "controls", "door_key"}
@@ -70,6 +70,9 @@ async def test_program(tmp_path: Path, case: Case, user: str) -> None:
     assert seen.left == []
     assert [line for line in seen.output if line.startswith(("BROKEN", "Traceback"))] == []
     assert set(case.says) <= set(seen.output)
+    stopping = [line["doing"] for line in seen.driver.named("program.stopping")]
+    assert len(stopping) == (case.hangs is not None)
+    assert all(doing.startswith(str(case.hangs)) for doing in stopping), stopping
     assert seen.ends == [(case.exit, case.reason)] * 3, seen.output
 
 
