@@ -9,6 +9,7 @@ import errno
 import os
 import resource
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ OPEN_FILES: Final = 65_536
 """How many files one process of a program may have open, where the container allows more."""
 
 _NICEST: Final = 19
+_RANK_TRIES: Final = 5
+_RANK_PAUSE: Final = 0.001
 
 
 @dataclass(frozen=True)
@@ -84,8 +87,15 @@ class Confinement:
             _lower(pid, resource.RLIMIT_FSIZE, self.file_bytes)
             _lower(pid, resource.RLIMIT_NOFILE, OPEN_FILES)
         # Where it cannot be written, the kernel ranks the program as it ranks the driver; the watch is still there.
-        with suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w", encoding="ascii") as file:
-            file.write(str(OOM_SCORE))
+        for _ in range(_RANK_TRIES):
+            try:
+                with open(f"/proc/{pid}/oom_score_adj", "w", encoding="ascii") as file:
+                    file.write(str(OOM_SCORE))
+                break
+            except PermissionError:
+                time.sleep(_RANK_PAUSE)  # the file is root's until the exec is over (driver.hardening)
+            except OSError:
+                break
 
 
 def _lower(pid: int, limit: int, wanted: int) -> None:
