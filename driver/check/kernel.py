@@ -41,7 +41,7 @@ def protect() -> Iterator[Finding]:
 
 def look(reading: Reading) -> Iterator[Finding]:
     """What holds programs, and who can read the token in spite of all."""
-    if reason := exposed_to(reading.token_file, reading.gateway_url or ""):
+    if reason := exposed_to(None if version() else reading.token_file, reading.gateway_url or ""):
         found, _, advice = reason.partition(": ")
         yield warning("kernel", "token", found, advice)
     else:

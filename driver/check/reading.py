@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from driver import settings
@@ -33,14 +34,14 @@ class Reading:
     """`settings` holds defaults, or a stand-in, in place of what is wrong.
 
     `wrong` names those variables, `problems` says what is wrong with them. `token` and `gateway_url` are None, and
-    `gate_known` is false, where they could not be read. `token_file` is the setting as it was given.
+    `gate_known` is false, where they could not be read. `token_file` is a file that stays, as it was given.
     """
 
     settings: Settings
     problems: tuple[str, ...]
     wrong: frozenset[str]
     known: frozenset[str]
-    token_file: str
+    token_file: Path | None
 
     @property
     def token(self) -> str | None:
@@ -77,7 +78,8 @@ def read(environ: Mapping[str, str], problems: Sequence[str] = ()) -> Reading:
     wrong = {_name(problem) for problem in found}
     while (result := _attempt(asked, found, wrong)) is None:
         pass
-    return Reading(result, tuple(found), frozenset(wrong), frozenset(asked.names) | _ALSO_KNOWN, token_file)
+    stays = Path(token_file) if token_file and not token_file.startswith(_HANDED_OVER) else None
+    return Reading(result, tuple(found), frozenset(wrong), frozenset(asked.names) | _ALSO_KNOWN, stays)
 
 
 def _attempt(asked: _Asked, found: list[str], wrong: set[str]) -> Settings | None:

@@ -244,7 +244,9 @@ class ProgramRunner:
                 ending.told(exit, child.ended_by, room=has_room(self._facts.layout.writable))
 
     async def _terminate(self, child: Child, reason: str) -> None:
-        self._log.info("program.stopping", pid=child.pid, reason=reason, doing=doing(child.pid))
+        # A keeper only waits for the program, which is one of its group.
+        found = await off_loop(partial(living if needs_keeper() else doing, child.pid))
+        self._log.info("program.stopping", pid=child.pid, reason=reason, doing=found)
         grace = self._grace()
         await child.terminate(grace)
         if grace > 0 and (left := await off_loop(partial(living, child.pid))):
