@@ -184,12 +184,24 @@ def test_a_report_that_was_killed(session: Session) -> None:
 
 def test_a_full_journal(session: Session) -> None:
     """A journal has a bound: what would pass it is refused and says so."""
-    line = journal.refused_line(None, "x" * 1000)
-    (session.directory / journal.NAME).write_bytes(line * (journal.MOST_BYTES // len(line)))
+    beside = len(journal.refused_line(None, ""))
+    line = journal.refused_line(None, "x" * (journal.MOST_BYTES - beside))
+    (session.directory / journal.NAME).write_bytes(line)
     code, lines = session.report([GOOD | {"summary": "s" * 2000}])
     assert code == 2
     assert lines[0].startswith("nothing was recorded: ")
     assert "this session has room for" in lines[0]
+
+
+def test_too_many_reports(session: Session) -> None:
+    """A session may report so often and no more, whoever wrote the lines; the program reads no more either."""
+    (session.directory / journal.NAME).write_bytes(b"{}\n" * 5000)
+    assert session.report([GOOD]) == (
+        2,
+        ["nothing was recorded: this session has reported 1,000 items, which is all it may; stop"],
+    )
+    assert len(session.taken()) == 1000
+    assert session.taken() == []
 
 
 def test_a_link_in_the_journals_place(session: Session, tmp_path: Path) -> None:

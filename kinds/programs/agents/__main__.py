@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from kinds.programs import starting
 
 if TYPE_CHECKING:
-    from kinds.programs.agents.cli_session import Cli
+    from kinds.programs.agents.site import Cli
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,8 +61,8 @@ def _measure(options: argparse.Namespace, started: float) -> int:
 
 
 def _cli(options: argparse.Namespace) -> "Cli":
-    from kinds.programs.agents.cli_session import Cli
     from kinds.programs.agents.known import AGENTS
+    from kinds.programs.agents.site import Cli
     from kinds.programs.errors import InputsUnusable
 
     agent = AGENTS[options.agent]

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,9 +14,10 @@ from anyio.abc import ByteReceiveStream
 
 from kinds.programs import brief, citations, progress
 from kinds.programs.agents import journal, output, process, reporting
-from kinds.programs.agents.agent import Agent, Place
+from kinds.programs.agents.agent import Place
 from kinds.programs.agents.output import Tail
 from kinds.programs.agents.process import Start
+from kinds.programs.agents.site import Cli, Site
 from kinds.programs.citations import Citation
 from kinds.programs.heap import Room
 from kinds.programs.measurement import Office, Talk
@@ -38,38 +40,6 @@ COLLECT_SECONDS: Final = 5.0
 _PASSED_ON: Final = ("LANG", "TZ", "TMPDIR")
 
 
-@dataclass(frozen=True)
-class Cli:
-    """A CLI and where it is. `wire` is one of the agent's."""
-
-    name: str
-    agent: Agent
-    path: str
-    wire: str
-
-
-@dataclass
-class Site:
-    """Where sessions keep their things: `.sessions/agents/<n>` and, as their homes, `<home>/agents/<n>`.
-
-    `checks` lets one thread at a time work on the book.
-    """
-
-    workspace: Path
-    home: Path
-    checks: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(1))
-    _made: int = 0
-
-    def make(self) -> tuple[Path, Path]:
-        """The next session's directory and home, new. Raises OSError."""
-        self._made += 1
-        places = [base / "agents" / str(self._made) for base in (self.workspace / ".sessions", self.home)]
-        for place in places:
-            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            place.mkdir(mode=0o700)
-        return places[0], places[1]
-
-
 @dataclass
 class CliSession:
     """One session about one plan (measurement.Talk)."""
@@ -80,13 +50,14 @@ class CliSession:
     site: Site
     log: SessionLog
     _errors: Tail = field(default_factory=Tail)
+    _unread: deque[bytes] = field(default_factory=deque)
     _answered: int = 0
     _since: float = field(default_factory=anyio.current_time)
 
     async def run(self, shared: brief.Shared) -> None:
         """Run the CLI until it ends or is done; what it reported is in the book then, whatever stops it."""
         try:
-            directory, home = await anyio.to_thread.run_sync(self.site.make)
+            directory, home = await anyio.to_thread.run_sync(self.site.make, self.site.number())
             command = await anyio.to_thread.run_sync(self._prepare, directory, shared)
             started = await anyio.to_thread.run_sync(self._launch, command, home)
             reader = journal.Reader(self.office.workspace, f".sessions/agents/{directory.name}/{journal.NAME}")
@@ -172,16 +143,22 @@ class CliSession:
             await self._take(reader)
 
     async def _take(self, reader: journal.Reader) -> None:
-        for line in (lines := await anyio.to_thread.run_sync(reader.new)):
-            # Not left alone in its thread: nobody may be at the book after this session.
-            verdict = await anyio.to_thread.run_sync(self._replay, line, limiter=self.site.checks)
-            if verdict.observation is not None:
-                progress.say(f"[{self.plan.name}] recorded {progress.observation_line(verdict.observation)}")
-            else:
-                self.log.refused(f"{verdict.practice or 'a report'}: {verdict.refusal}")
-                progress.say(f"[{self.plan.name}] refused {verdict.practice or 'a report'}: {verdict.refusal}")
-        if lines:
+        self._unread += await anyio.to_thread.run_sync(reader.new)
+        changed = bool(self._unread)
+        while self._unread:
+            # A line leaves the queue once it is in the book: a cancelled look loses none.
+            verdict = await anyio.to_thread.run_sync(self._replay, self._unread[0], limiter=self.site.checks)
+            self._unread.popleft()
+            self._tell(verdict)
+        if changed:
             self.office.save()
+
+    def _tell(self, verdict: Verdict) -> None:
+        if verdict.observation is not None:
+            progress.say(f"[{self.plan.name}] recorded {progress.observation_line(verdict.observation)}")
+        else:
+            self.log.refused(f"{verdict.practice or 'a report'}: {verdict.refusal}")
+            progress.say(f"[{self.plan.name}] refused {verdict.practice or 'a report'}: {verdict.refusal}")
 
     def _replay(self, line: bytes) -> Verdict:
         return journal.replay(self.office.report.book, self.plan.slugs, line, self._check)

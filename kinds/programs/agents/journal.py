@@ -20,6 +20,9 @@ from kinds.programs.observations import Book, Check, Verdict
 
 NAME: Final = "reports.jsonl"
 MOST_BYTES: Final = 16 * 1024 * 1024
+MOST_LINES: Final = 1000
+"""More reports than any honest session has: each costs a check in every later one."""
+
 LOCK_SECONDS: Final = 20.0
 _RETRY_SECONDS: Final = 0.02
 
@@ -57,7 +60,7 @@ def replay(book: Book, asked: tuple[str, ...], line: bytes, check: Check) -> Ver
 def opened(path: Path) -> Iterator[tuple[list[bytes], BinaryIO]]:
     """The complete lines, and the file to append to; locked against every other report of the session.
 
-    Raises JournalUnusable when others hold it for too long, and OSError.
+    Raises JournalUnusable when others hold it for too long or it is full, and OSError.
     """
     number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(number, "r+b", buffering=0) as file:
@@ -67,7 +70,10 @@ def opened(path: Path) -> Iterator[tuple[list[bytes], BinaryIO]]:
         if whole < len(data):
             # A report that was killed while it wrote.
             file.truncate(whole)
-        yield data[:whole].splitlines(), file
+        lines = data[:whole].splitlines()
+        if len(lines) >= MOST_LINES:
+            raise JournalUnusable(f"this session has reported {MOST_LINES:,} items, which is all it may; stop")
+        yield lines, file
 
 
 def append(file: BinaryIO, lines: list[bytes]) -> None:
@@ -84,11 +90,12 @@ def append(file: BinaryIO, lines: list[bytes]) -> None:
 
 @dataclass
 class Reader:
-    """Reads the complete lines of a journal as they come. `path` is relative to the workspace."""
+    """Reads the complete lines of a journal as they come, MOST_LINES at most. `path` is relative to the workspace."""
 
     workspace: Confined
     path: str
     _read: int = 0
+    _lines: int = 0
 
     def new(self) -> list[bytes]:
         """The lines since the last call. Blocks."""
@@ -100,7 +107,9 @@ class Reader:
             return []
         whole = data.rfind(b"\n") + 1
         self._read += whole
-        return data[:whole].splitlines()
+        lines = data[:whole].splitlines()[: MOST_LINES - self._lines]
+        self._lines += len(lines)
+        return lines
 
 
 def _line(entry: Mapping[str, Any]) -> bytes:

@@ -2,7 +2,7 @@
 
 import json
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final
 
 import anyio
@@ -31,7 +31,7 @@ class Tail:
         """The last line, or nothing."""
         return self._lines[-1] if self._lines else ""
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[str]:
         return iter(self._lines)
 
 
