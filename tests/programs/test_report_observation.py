@@ -149,6 +149,18 @@ def test_many_at_once(tmp_path: Path) -> None:
     assert session.book.open() == []
 
 
+def test_the_same_at_once(session: Session) -> None:
+    """Of several reports of one practice at the same time one is recorded, and the others are told so."""
+    # Long enough that reports which would not wait for each other would all find it open.
+    (Path(session.workspace.absolute) / "repos/reviewed/a.txt").write_text("alpha\n" * 200_000)
+    given = [GOOD | {"citations": [CITED]}]
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(session.report, [given] * 4))
+    assert sorted(code for code, _ in answers) == [0] + [1] * 3
+    refused = ["item 1 (naming): refused: naming has its observation already", "still open: errors"]
+    assert sorted(answers)[1:] == [(1, refused)] * 3
+
+
 @pytest.mark.parametrize("text", ['"}\n{"item": 1}\n', "\u2028\u2029\x85\r\n", "\ud800", "END\nEND", "\x00\x1b[2J"])
 def test_no_text_breaks_a_line(session: Session, text: str) -> None:
     """Whatever a summary holds, the journal has one line for each report."""
