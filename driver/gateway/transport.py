@@ -79,11 +79,15 @@ class Transport:
     ) -> Answer:
         """Send, and read the whole answer within `seconds`: a 2xx, or a status that is named in `also`.
 
-        Bytes that the gateway does not take for `silence` seconds end the try before. Raises
+        Bytes that the gateway does not take for `silence` seconds end the try before, and so do two minutes
+        without any of its answer once it has taken them all: a lost connection must not use up every try. Raises
         GatewayUnavailable, ContractError, or what the status means.
         """
         request.extensions["timeout"] = httpx.Timeout(
-            seconds, connect=min(seconds, CONNECT_SECONDS), write=min(seconds, silence)
+            seconds,
+            connect=min(seconds, CONNECT_SECONDS),
+            write=min(seconds, silence),
+            read=min(seconds, _FIRST_BYTE_SECONDS),
         ).as_dict()
         try:
             with anyio.fail_after(seconds):

@@ -43,7 +43,7 @@ class MemoryGateway(httpx.AsyncBaseTransport):
     """Serves one GatewayState on `clock`.
 
     `faults` maps a call and its number (0 for every one) to what happens; `connecting` is called with each call before
-    anything of it was sent.
+    anything of it was sent; `taking` is how many seconds a call's body is on its way.
     """
 
     def __init__(self, clock: Clock, **tables: Any) -> None:
@@ -55,6 +55,7 @@ class MemoryGateway(httpx.AsyncBaseTransport):
         self.token = self.state.sandboxes.token(self.state.sandbox)
         self.faults: dict[tuple[str, int], Fault] = {}
         self.connecting: Callable[[str], None] = lambda call: None
+        self.taking: dict[str, float] = {}
         self.seen: list[Seen] = []
         self._counts: Counter[str] = Counter()
 
@@ -85,6 +86,7 @@ class MemoryGateway(httpx.AsyncBaseTransport):
         self._counts[call] += 1
         self.connecting(call)
         assert isinstance(request.stream, httpx.AsyncByteStream)
+        await self._clock.sleep(self.taking.get(call, 0.0))
         body = b"".join([chunk async for chunk in request.stream])
         epoch = int(request.headers.get("x-agent-epoch", 0))
         self.seen.append(Seen(self._clock.now(), call, epoch, request.headers))
@@ -94,7 +96,12 @@ class MemoryGateway(httpx.AsyncBaseTransport):
             return self._serve(call, request, body)
 
         fault = self.faults.get((call, self._counts[call])) or self.faults.get((call, 0))
-        answer = await (serve() if fault is None else fault(serve))
+        silence = None if call == "next" else request.extensions["timeout"]["read"]
+        try:
+            with anyio.fail_after(silence):
+                answer = await (serve() if fault is None else fault(serve))
+        except TimeoutError as error:
+            raise httpx.ReadTimeout("no answer in time") from error
         return httpx.Response(answer.status_code, headers=answer.headers, stream=httpx.ByteStream(answer.content))
 
     def _serve(self, call: str, request: httpx.Request, body: bytes) -> httpx.Response:

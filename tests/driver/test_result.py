@@ -7,12 +7,11 @@ import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
 import pytest
 
 from driver.gateway.wire import End
 from tests.driver.holding import Bench, succeed
-from tests.driver.memory_gateway import Fault, Serve, lost_reply, status, swallowed, unreachable
+from tests.driver.memory_gateway import Fault, lost_reply, status, swallowed, unreachable
 from tests.virtual_time import BACKEND
 
 pytestmark = pytest.mark.anyio
@@ -116,15 +115,19 @@ async def test_not_acknowledged_in_time(tmp_path: Path, call: str, fault: Fault)
 async def test_slow_upload(tmp_path: Path) -> None:
     """An upload may take all of its time as long as it goes on, and is sent once."""
     bench = Bench(tmp_path, succeed, run={"kind": "WORK", "deadline_seconds": 3000})
-
-    async def slowly(serve: Serve) -> httpx.Response:
-        await bench.clock.sleep(500)
-        return await serve()
-
-    bench.gateway.faults["result", 0] = slowly
+    bench.gateway.taking["result"] = 500
     await bench.hold()
     assert bench.gateway.ends == [End(outcome="COMPLETED", exit=0)]
     assert len(bench.gateway.calls("result")) == 1
+
+
+async def test_upload_without_an_answer(tmp_path: Path) -> None:
+    """A connection that goes dead after it took the whole result is given up in time for another try."""
+    bench = Bench(tmp_path, succeed, run={"kind": "WORK", "deadline_seconds": 900})
+    bench.gateway.faults["result", 1] = swallowed
+    await bench.hold()
+    assert bench.gateway.ends == [End(outcome="COMPLETED", exit=0)]
+    assert [120 <= seen.at < 125 for seen in bench.gateway.calls("result")] == [False, True]
 
 
 async def test_every_reply_is_lost(tmp_path: Path) -> None:
