@@ -76,7 +76,7 @@ def each_claim_ends_once(told: Told) -> Iterator[str]:
 
 
 def every_run_ends(told: Told) -> Iterator[str]:
-    """Every run ends, at the latest an hour after all is fair again."""
+    """Every run ends, at the latest two hours after all is fair again."""
     yield from (f"{run} is {state}" for run, state in told.states.items() if state != "ENDED")
 
 

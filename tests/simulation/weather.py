@@ -1,12 +1,12 @@
 """The network between drivers and gateway: it delays, drops, repeats and reorders, as the seed says."""
 
 import json
+import math
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-import anyio
 import httpx
 from anyio.abc import TaskGroup
 from pydantic import ValidationError
@@ -99,7 +99,8 @@ class Network(httpx.AsyncBaseTransport):
         await self._clock.sleep(rng.uniform(0, 0.1))
         match fate:
             case "swallowed":
-                await anyio.sleep_forever()
+                await self._clock.sleep(request.extensions["timeout"]["read"] if told["run"] else math.inf)
+                raise httpx.ReadTimeout("no answer in time")
             case "lost_request":
                 raise httpx.ReadError("reset")
             case "late_request":
@@ -121,7 +122,9 @@ class Network(httpx.AsyncBaseTransport):
 
     def _serving(self, request: httpx.Request, body: bytes, told: dict[str, Any]) -> Serve:
         async def serve() -> httpx.Response:
-            again = httpx.Request(request.method, request.url, headers=request.headers, content=body)
+            again = httpx.Request(
+                request.method, request.url, headers=request.headers, content=body, extensions=request.extensions
+            )
             response = await self._gateway.handle_async_request(again)
             content = await response.aread()
             served = httpx.Response(response.status_code, headers=response.headers, content=content)

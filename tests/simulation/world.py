@@ -27,7 +27,8 @@ from tests.simulation.weather import Network, Weather
 from tests.virtual_time import BACKEND, VirtualClock
 
 STORM_SECONDS: Final = 240.0
-CALM_SECONDS: Final = 3600.0
+# A gateway may ask for an hour of quiet, and a tenth more is added to that.
+CALM_SECONDS: Final = 7200.0
 GRACE_SECONDS: Final = 25.0
 _HOUR: Final = 3600.0
 _EVENTS: Final = (
