@@ -6,7 +6,7 @@ from tests.simulation.__main__ import main, story
 from tests.simulation.history import trace
 from tests.simulation.world import Told
 
-SEEDS = 60
+SEEDS = 40
 
 
 @pytest.fixture(scope="module")
