@@ -54,6 +54,7 @@ class RunHolder:
             log=self._log,
             on_lost=self._lose,
         )
+        await keeper.freshen()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(keeper.run)
             tasks.start_soon(self._watch_stop)

@@ -136,6 +136,10 @@ class LeaseState:
         doubtful = self._sent_at + DOUBT_AFTER * self._seconds
         return doubtful if self._deadline is None else min(doubtful, self._deadline)
 
+    def is_old(self, now: float) -> bool:
+        """Whether a renewal is due already: so it is on its arrival where the gateway has held the pull."""
+        return now >= self._sent_at + RENEW_AFTER * self._seconds
+
     def renewal_at(self, rng: random.Random) -> float:
         """When the next renewal is due: a third into the lease, give or take a tenth of that."""
         pause = RENEW_AFTER * self._seconds * rng.uniform(1 - RENEW_JITTER, 1 + RENEW_JITTER)
@@ -196,6 +200,14 @@ class LeaseKeeper:
         self._on_lost = on_lost
         self._failures = 0
 
+    async def freshen(self) -> None:
+        """Renew a claim that is old on its arrival, even if it is in doubt by then: nothing was written for it yet.
+
+        It counts from when the pull was sent, and the gateway may have held that for longer than a lease. One try.
+        """
+        if self._lease.is_old(self._clock.now()):
+            await self._try(self._lease.seconds / 6)
+
     async def run(self) -> None:
         """Keep the lease; returns when the claim is over."""
         due = self._lease.renewal_at(self._rng)
@@ -205,24 +217,25 @@ class LeaseKeeper:
                 self._lease.give_up()
                 self._on_lost(loss)
                 return
-            try:
-                await self._renew_once()
-            except Exception as error:
-                if loss := loss_for(error):
-                    # Another renewal would be refused like this one; what is left to see is the doubt.
-                    due = math.inf
-                    self._on_lost(loss)
-                else:
-                    due = self._clock.now() + self._pause_after(error)
-            else:
-                self._failures = 0
-                due = self._lease.renewal_at(self._rng)
+            # Short enough that a few tries fit between the first failure and the doubt.
+            due = await self._try(min(self._lease.seconds / 6, self._lease.doubtful_at - self._clock.now()))
 
-    async def _renew_once(self) -> None:
+    async def _try(self, seconds: float) -> float:
+        """One renewal, in that time; when the next one is due."""
+        try:
+            await self._renew_once(min(_LONGEST_TRY, max(seconds, _LEAST_TRY)))
+        except Exception as error:
+            if loss := loss_for(error):
+                self._on_lost(loss)
+                # Another renewal would be refused like this one; what is left to see is the doubt.
+                return math.inf
+            return self._clock.now() + self._pause_after(error)
+        self._failures = 0
+        return self._lease.renewal_at(self._rng)
+
+    async def _renew_once(self, seconds: float) -> None:
         sent_at = self._clock.now()
-        # Short enough that a few tries fit between the first failure and the doubt.
-        longest = min(_LONGEST_TRY, self._lease.seconds / 6, self._lease.doubtful_at - sent_at)
-        granted = await self._renew(max(longest, _LEAST_TRY))
+        granted = await self._renew(seconds)
         if not self._lease.renewed(granted, sent_at):
             self._log.warning("lease.deadline_ignored", deadline=str(granted.deadline))
         self._log.debug("lease.renewed", seconds=self._lease.seconds)

@@ -142,15 +142,33 @@ async def test_reply_of_a_pull_is_lost(tmp_path: Path) -> None:
     assert bench.named("pull.failed")
 
 
-async def test_suspended_while_a_claim_is_on_its_way(tmp_path: Path) -> None:
-    """A lease counts from when its pull was sent: one that ran out on the way is never worked on."""
+@pytest.mark.parametrize(
+    ("seconds", "calls"), [(50, ["renew", "context", "runtime", "result", "end"]), (70, ["renew"])]
+)
+async def test_suspended_while_a_claim_is_on_its_way(tmp_path: Path, seconds: int, calls: list[str]) -> None:
+    """A lease counts from when its pull was sent: one that is old on its arrival is renewed before anything else."""
     bench = Bench(tmp_path, succeed)
-    bench.gateway.faults["next", 1] = afterwards(lambda: bench.clock.suspend(50))
+    bench.gateway.faults["next", 1] = afterwards(lambda: bench.clock.suspend(seconds))
     async with looping(bench):
         await bench.clock.sleep(150)
         bench.stop.ask()
-    assert [seen.call for seen in bench.gateway.seen if seen.epoch == 1] == []
-    assert [(epoch, end.outcome) for _, epoch, end in bench.gateway.state.ends] == [(2, "COMPLETED")]
+    assert [seen.call for seen in bench.gateway.seen if seen.epoch == 1] == calls
+
+
+async def test_a_pull_that_is_held_for_longer_than_a_lease(tmp_path: Path) -> None:
+    """What the gateway leases at the end of a held pull is worked on, however short its lease."""
+    bench = Bench(tmp_path, succeed, run={"kind": "WORK", "lease_seconds": 3})
+
+    async def held(serve: Serve) -> httpx.Response:
+        await bench.clock.sleep(18)
+        return await serve()
+
+    bench.gateway.faults["next", 1] = held
+    async with looping(bench):
+        await bench.clock.sleep(20)
+        bench.stop.ask()
+    assert bench.gateway.ends == [End(outcome="COMPLETED", exit=0)]
+    assert [seen.call for seen in bench.gateway.seen][:3] == ["next", "renew", "context"]
 
 
 async def test_gateway_that_is_down(tmp_path: Path) -> None:

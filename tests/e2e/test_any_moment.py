@@ -1,0 +1,104 @@
+"""Stopped or killed at any moment of a run: in time, with the right end, nothing left running, nothing lost."""
+
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from driver.stub.runs import AgentRun, State
+from driver.stub.server import Stub, running_stub
+from tests.e2e.driving import driving, files_of, processes_below, scenario, shell, stop_signal
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(400)]
+
+GRACE = 6.0
+LEASE = 3.0
+MOMENTS = 20
+WORK = "sleep 0.4; printf '{}' > out/result.json; sleep 0.4"
+# So long after the last grace nothing is waited for any more (driver.start).
+OVERTIME = 3.0
+
+
+async def seconds_of_a_run(tmp_path: Path, program: str) -> float:
+    """How long it takes from the start of the process to the end of the run."""
+    began = time.monotonic()
+    async with (
+        running_stub(scenario()) as stub,
+        driving(stub, tmp_path / "whole", DRIVER_PROGRAM_REVIEW=program) as driver,
+    ):
+        await driver.wait_event("run.ended")
+        assert the_run(stub).outcome == "COMPLETED"
+    return time.monotonic() - began
+
+
+def the_run(stub: Stub) -> AgentRun:
+    return next(iter(stub.state.runs))
+
+
+@asynccontextmanager
+async def gone(workspace: Path) -> AsyncIterator[None]:
+    """After the block no process of the workspace lives, at once or soon."""
+    try:
+        yield
+        with anyio.fail_after(20):
+            while processes_below(workspace):  # noqa: ASYNC110 # the kernel tells nobody
+                await anyio.sleep(0.02)
+    finally:
+        for pid in processes_below(workspace):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("program", [WORK, f"trap '' TERM; {WORK}"], ids=["obeys", "ignores it"])
+async def test_stopped(tmp_path: Path, program: str) -> None:
+    """SIGTERM from the first instant on: exit 0 within the grace, and a claim is never left to expire."""
+    whole = await seconds_of_a_run(tmp_path, shell(program))
+    outcomes = set()
+    for number in range(MOMENTS):
+        workspace = tmp_path / str(number)
+        async with (
+            running_stub(scenario(run={"attempts": 1, "lease_seconds": 600})) as stub,
+            gone(workspace),
+            driving(stub, workspace, DRIVER_PROGRAM_REVIEW=shell(program), DRIVER_STOP_GRACE=str(GRACE)) as driver,
+        ):
+            await anyio.sleep(whole * number / MOMENTS)
+            stop_signal(driver)
+            asked = time.monotonic()
+            code = await driver.exit()
+            assert time.monotonic() - asked < GRACE + OVERTIME
+            run = the_run(stub)
+            told = [end.outcome for _, _, end in stub.state.ends]
+            where = f"moment {number} of {MOMENTS}: {run.as_json()}, {told}, {driver.names()[-3:]}"
+            # Before its first instruction a process is ended by the signal itself.
+            assert code == 0 or (code == -signal.SIGTERM and run.epoch == 0), where
+            assert run.state is not State.LEASED, where
+            assert told in ([], ["INTERRUPTED"], ["COMPLETED"]), where
+            assert (told == []) == (run.epoch == 0), where
+            outcomes.update(told)
+    assert outcomes >= {"INTERRUPTED"}
+
+
+async def test_killed(tmp_path: Path) -> None:
+    """SIGKILL at any moment: a second driver has the run within a lease, and it is completed once, with its result."""
+    whole = await seconds_of_a_run(tmp_path, shell(WORK))
+    for number in range(MOMENTS):
+        workspace = tmp_path / str(number)
+        async with (
+            running_stub(scenario(run={"attempts": 3, "lease_seconds": LEASE, "retry_seconds": 0})) as stub,
+            gone(workspace),
+        ):
+            async with driving(stub, workspace, DRIVER_PROGRAM_REVIEW=shell(WORK)) as driver:
+                await anyio.sleep(whole * number / MOMENTS)
+                driver.process.kill()
+            async with driving(stub, workspace, DRIVER_PROGRAM_REVIEW=shell(WORK)) as driver:
+                with anyio.fail_after(30):
+                    await stub.wait_ended()
+                stop_signal(driver)
+                assert await driver.exit() == 0
+            ends = [end.outcome for _, _, end in stub.state.ends]
+            assert ends == ["COMPLETED"], f"moment {number} of {MOMENTS}: {the_run(stub).as_json()}"
+            assert files_of(stub)["out/result.json"] == b"{}"
