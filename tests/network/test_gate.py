@@ -12,7 +12,7 @@ from driver.stub.server import Stub, running_stub
 from tests.e2e.driving import UNFINISHED, Driver, driving, processes_below, scenario, shell, stop_signal
 from tests.network.sandbox_network import FAMILIES, Family, Network, api_server, gateway, network
 
-pytestmark = [pytest.mark.anyio, pytest.mark.netns]
+pytestmark = [pytest.mark.anyio, pytest.mark.netns, pytest.mark.slow]
 
 LONGEST = 45.0
 """Seconds for what a test waits for; below the time that a test has, so that it is the wait that fails."""
@@ -108,7 +108,6 @@ async def test_closed(made: Network, tmp_path: Path, row: str) -> None:
     assert_gate_first(found.driver)
 
 
-@pytest.mark.slow
 async def test_open_for_three_seconds(made: Network, family: Family, tmp_path: Path) -> None:
     """A policy that comes late is waited for with the run in hand, and nothing of it starts before."""
     async with sandbox(made, family, tmp_path, window="60") as found:
@@ -151,7 +150,6 @@ async def test_gateway_late(made: Network, family: Family, tmp_path: Path) -> No
     assert_gate_first(found.driver)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("verdict", ["drop", "reject with tcp reset"])
 async def test_gateway_never(made: Network, family: Family, tmp_path: Path, verdict: str) -> None:
     """Without a gateway it goes on trying for longer than the window, says so, and stops when it is told to."""
@@ -170,7 +168,6 @@ async def test_open_without_a_gateway(made: Network, family: Family, tmp_path: P
     assert len(found.driver.named("sandbox.unisolated")) == 1
 
 
-@pytest.mark.slow
 async def test_policy_removed_in_mid_run(made: Network, family: Family, tmp_path: Path) -> None:
     """The watch sees it, the program is ended at once, the run is told unisolated, and the exit is 77."""
     async with sandbox(made, family, tmp_path, api(family, "drop"), program=shell(UNFINISHED)) as found:

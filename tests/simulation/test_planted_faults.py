@@ -92,6 +92,7 @@ PLANTED: list[tuple[Plant, invariants.Rule]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plant", "rule"), PLANTED, ids=[plant.__name__ for plant, _ in PLANTED])
 def test_a_planted_fault_is_found(plant: Plant, rule: invariants.Rule, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rule that guards against the fault refuses what happens in one of the first seeds."""
