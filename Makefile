@@ -40,7 +40,7 @@ test: $(READY)
 	$(BIN)/pytest -q -n 2 --dist loadfile
 
 test-slow: $(READY)
-	$(BIN)/pytest -m slow --ignore=tests/hostile
+	$(BIN)/pytest -m slow --ignore=tests/hostile --ignore=tests/agents
 
 # Programs that attack what is promised about programs; as root, since it makes containers of namespaces.
 hostile: $(READY)
