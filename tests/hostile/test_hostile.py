@@ -73,7 +73,7 @@ async def test_program(tmp_path: Path, case: Case, user: str) -> None:
     stopping = [line["doing"] for line in seen.driver.named("program.stopping")]
     assert len(stopping) == (case.hangs is not None)
     assert all(doing.startswith(str(case.hangs)) for doing in stopping), stopping
-    assert seen.ends == [(case.exit, case.reason)] * 3, seen.output
+    assert seen.ends == [(case.exit, case.reason)] * 3, [one["used"] for one in seen.driver.named("program.over_limit")]
 
 
 def test_every_program_is_run() -> None:

@@ -5,10 +5,11 @@ import signal
 import time
 
 MIB = 1 << 20
+CONTENT = bytes([120]) * 8 * MIB  # made once: each child would keep a copy, and the bound on memory be passed first
 signal.alarm(60)
 for number in range(12):
     file = os.open(f"work/{number}", os.O_RDWR | os.O_CREAT)
-    os.write(file, b"x" * 8 * MIB)
+    os.write(file, CONTENT)
     os.unlink(f"work/{number}")
     if os.fork() == 0:
         os.setsid()
