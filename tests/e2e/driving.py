@@ -172,6 +172,19 @@ def processes_below(workspace: Path) -> list[int]:
     return found
 
 
+@asynccontextmanager
+async def gone(workspace: Path) -> AsyncIterator[None]:
+    """After the block no process of the workspace lives, at once or soon."""
+    try:
+        yield
+        with anyio.fail_after(20):
+            while processes_below(workspace):  # noqa: ASYNC110 # the kernel tells nobody
+                await anyio.sleep(0.02)
+    finally:
+        for pid in processes_below(workspace):
+            os.kill(pid, signal.SIGKILL)
+
+
 def stop_signal(driver: Driver, number: signal.Signals = signal.SIGTERM) -> None:
     driver.process.send_signal(number)
 

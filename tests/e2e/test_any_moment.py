@@ -1,10 +1,7 @@
 """Stopped or killed at any moment of a run: in time, with the right end, nothing left running, nothing lost."""
 
-import os
 import signal
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -12,7 +9,7 @@ import pytest
 
 from driver.stub.runs import AgentRun, State
 from driver.stub.server import Stub, running_stub
-from tests.e2e.driving import driving, files_of, processes_below, scenario, shell, stop_signal
+from tests.e2e.driving import driving, files_of, gone, scenario, shell, stop_signal
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -38,19 +35,6 @@ async def seconds_of_a_run(tmp_path: Path, program: str) -> float:
 
 def the_run(stub: Stub) -> AgentRun:
     return next(iter(stub.state.runs))
-
-
-@asynccontextmanager
-async def gone(workspace: Path) -> AsyncIterator[None]:
-    """After the block no process of the workspace lives, at once or soon."""
-    try:
-        yield
-        with anyio.fail_after(20):
-            while processes_below(workspace):  # noqa: ASYNC110 # the kernel tells nobody
-                await anyio.sleep(0.02)
-    finally:
-        for pid in processes_below(workspace):
-            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("program", [WORK, f"trap '' TERM; {WORK}"], ids=["obeys", "ignores it"])

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from driver.stub.server import running_stub
-from tests.e2e.driving import driving, processes_below, scenario, shell
+from tests.e2e.driving import driving, gone, processes_below, scenario, shell
 
 pytestmark = pytest.mark.anyio
 
@@ -28,20 +28,13 @@ async def test_nothing_outlives_it(tmp_path: Path) -> None:
     """Every process of its program is gone soon, wherever that had gone to; the claim is left to expire."""
     workspace = tmp_path / "workspace"
     async with running_stub(scenario(run={"attempts": 1})) as stub:
-        async with driving(stub, workspace, DRIVER_PROGRAM_REVIEW=shell(ESCAPES)) as driver:
+        async with gone(workspace), driving(stub, workspace, DRIVER_PROGRAM_REVIEW=shell(ESCAPES)) as driver:
             await driver.wait_event("program.output", text="ready")
             with anyio.fail_after(20):
                 while len(processes_below(workspace)) < 12:  # noqa: ASYNC110 # the kernel tells nobody
                     await anyio.sleep(0.02)
             os.kill(driver.process.pid, signal.SIGKILL)
             assert await driver.exit() == -signal.SIGKILL
-            try:
-                with anyio.fail_after(20):
-                    while processes_below(workspace):  # noqa: ASYNC110 # the kernel tells nobody
-                        await anyio.sleep(0.02)
-            finally:
-                for pid in processes_below(workspace):
-                    os.kill(pid, signal.SIGKILL)
         assert stub.state.ends == []
 
 
