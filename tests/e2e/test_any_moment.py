@@ -80,6 +80,8 @@ async def test_killed(tmp_path: Path) -> None:
                 driver.process.kill()
             async with driving(stub, workspace, DRIVER_PROGRAM_REVIEW=shell(WORK)) as driver:
                 with anyio.fail_after(30):
+                    # The first may have ended the run: then nothing else tells that the second takes signals yet.
+                    await driver.wait_event("driver.started")
                     await stub.wait_ended()
                 stop_signal(driver)
                 assert await driver.exit() == 0
