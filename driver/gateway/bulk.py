@@ -1,4 +1,4 @@
-"""An httpx transport for downloads of hundreds of MiB: bodies come in pieces of a MiB, received where they will lie.
+"""An httpx transport for downloads of hundreds of MiB: bodies come in pieces of 2 MiB, received where they will lie.
 
 httpx's own reads 64 KiB at a time through three layers; that alone takes as long as writing the files.
 """
@@ -14,7 +14,8 @@ import httpx
 from driver.http1.client import Call, CallTimeouts, Client, Response, ServerUnreachable
 from driver.http1.server_connection import ServerBroke
 
-PIECE_BYTES: Final = 1024 * 1024
+PIECE_BYTES: Final = 2 * 1024 * 1024
+_PIECE_SECONDS: Final = 1.0
 _CLOSE_SECONDS: Final = 2.0
 _ADDED: Final = frozenset({"host", "content-length"})
 
@@ -56,13 +57,15 @@ class _Body(httpx.AsyncByteStream):
         self._seconds = seconds
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Pieces of a MiB, and what is left. What came before a break is given before it is raised."""
+        """Pieces of 2 MiB, or of what came in a second. What came before a break is given before it is raised."""
         while True:
-            piece, filled = bytearray(PIECE_BYTES), 0
+            piece, filled, came = bytearray(PIECE_BYTES), 0, -1
             broke: httpx.TransportError | None = None
+            until = anyio.current_time() + _PIECE_SECONDS
             try:
                 with memoryview(piece) as view:
-                    while filled < PIECE_BYTES and (came := await self._receive_into(view[filled:])):
+                    while came and filled < PIECE_BYTES and (not filled or anyio.current_time() < until):
+                        came = await self._receive_into(view[filled:])
                         filled += came
             except httpx.TransportError as error:
                 broke = error
@@ -71,7 +74,7 @@ class _Body(httpx.AsyncByteStream):
                 yield piece if filled == PIECE_BYTES else piece[:filled]  # type: ignore[misc]  # as good as bytes
             if broke is not None:
                 raise broke
-            if filled < PIECE_BYTES:
+            if not came:
                 return
 
     async def _receive_into(self, buffer: memoryview) -> int:

@@ -5,6 +5,7 @@ from typing import Final
 
 import anyio
 import h11
+from anyio import from_thread, to_thread
 
 from driver.errors import DriverError
 from driver.http1.bodies import Body, BodyBroke, BodyUntilClose, ChunkedBody, SizedBody
@@ -87,18 +88,16 @@ class ServerConnection:
         return piece
 
     async def receive_into(self, buffer: memoryview, seconds: float | None = None) -> int:
-        """Put what is there of the body at the beginning of `buffer`; how many bytes, 0 at its end. As `receive`."""
+        """Put what is there of the body at the beginning of `buffer`; how many bytes, 0 at its end. As `receive`.
+
+        Much of a body of known length is received in a worker thread.
+        """
         body, stream = self._body, self._stream
-        if (
-            isinstance(body, SizedBody)
-            and isinstance(stream, PlainStream)
-            and not self._came_with_head
-            and not self._over
-        ):
+        if isinstance(body, SizedBody) and isinstance(stream, PlainStream) and not (self._came_with_head or self._over):
             if body.ended:
                 return 0
             try:
-                came = await stream.receive_into(buffer[: body.left], seconds)
+                came = await to_thread.run_sync(stream.fill, buffer[: body.left], seconds, from_thread.check_cancelled)
                 body.take(came) if came else body.end()
             except StreamBroke as error:
                 raise ServerBroke("the connection broke") from error

@@ -5,9 +5,11 @@ bodies of calls that wait for a permit would all come to lie in memory. And at a
 pieces a second, what stands between the caller and the system call is most of the cost; here that is little.
 """
 
+import select
 import socket
 import struct
 from collections.abc import Awaitable, Callable
+from time import monotonic
 from typing import Final, Protocol, TypeVar
 
 import anyio
@@ -27,6 +29,12 @@ _CALL_BYTES: Final = 16 * 1024
 
 _CALL_MOST_BYTES: Final = 256 * 1024
 """How much one system call may move: with a fast peer the kernel would go on for megabytes."""
+
+
+_WORTH_WAKING_BYTES: Final = 512 * 1024
+_PAUSE_SECONDS: Final = 0.1
+"""`fill` sleeps until so many bytes are there, or for so long: woken for each segment that a fast peer sends, it would
+take most of a core."""
 
 
 class StreamBroke(DriverError):
@@ -71,6 +79,43 @@ class PlainStream:
         return await self._when(
             anyio.wait_readable, seconds, lambda: self._raw.recv_into(buffer, min(len(buffer), _CALL_MOST_BYTES))
         )
+
+    def fill(self, buffer: memoryview, seconds: float | None, check: Callable[[], None]) -> int:
+        """Receive until `buffer` is full, the sender pauses or has ended; how many bytes, 0 at the end.
+
+        For a worker thread: it blocks, for at most `seconds` without a byte, and calls `check` ten times in a second
+        then, which may raise. Raises as `receive` does. A body of hundreds of megabytes costs the event loop nothing.
+        """
+        filled, is_silent, began = 0, False, monotonic()
+        readable = select.poll()
+        readable.register(self._raw, select.POLLIN)
+        try:
+            while filled < len(buffer):
+                try:
+                    came = self._raw.recv_into(buffer[filled:])
+                except BlockingIOError:
+                    if filled and is_silent:
+                        break
+                    check()
+                    if seconds is not None and monotonic() - began >= seconds:
+                        raise TimeoutError from None
+                    self._wake_for(min(len(buffer) - filled, _WORTH_WAKING_BYTES))
+                    is_silent = not readable.poll(_PAUSE_SECONDS * 1000)
+                else:
+                    filled += came
+                    if not came:
+                        break
+            self._wake_for(1)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            if not filled:
+                raise StreamBroke from error
+        return filled
+
+    def _wake_for(self, size: int) -> None:
+        """Tell the kernel how many bytes make the socket readable (socket(7), SO_RCVLOWAT)."""
+        self._raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
 
     async def send(self, *pieces: bytes | memoryview, seconds: float | None = None) -> None:
         left = [memoryview(piece) for piece in pieces if piece]

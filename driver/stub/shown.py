@@ -14,7 +14,7 @@ from typing import Any, Final
 from driver.errors import ArchiveRefused
 from driver.stub.errors import StubError
 from driver.workspace.names import Parts
-from driver.workspace.tar_reader import Directory, FileData, FileEnd, FileStart, TarLimits, TarReader
+from driver.workspace.tar_reader import Directory, File, TarLimits, TarReader
 
 REVIEW: Final = "out"
 FEEDBACK: Final = "feedback"
@@ -65,18 +65,13 @@ def remove_result(directory: Path, name: str) -> None:
 def _unpack(archive: bytes, target: Path) -> list[Path]:
     reader = TarReader(TarLimits(bytes=len(archive)))
     files: list[Path] = []
-    content = bytearray()
     for event in reader.feed(archive):
-        match event:
-            case Directory(parts):
-                _place(target, parts).mkdir()
-            case FileStart(parts):
-                files.append(_place(target, parts))
-                content.clear()
-            case FileData(data):
-                content += data
-            case FileEnd():
-                files[-1].write_bytes(content)
+        # A file that is not whole in all of the bytes makes `close` raise.
+        if isinstance(event, Directory):
+            _place(target, event.parts).mkdir()
+        elif isinstance(event, File):
+            files.append(_place(target, event.parts))
+            files[-1].write_bytes(event.data)
     reader.close()
     return files
 

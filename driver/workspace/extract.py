@@ -14,7 +14,7 @@ from driver.errors import ArchiveRefused, WorkspaceError
 from driver.layout import Layout
 from driver.workspace.incoming import STAGING, Incoming
 from driver.workspace.names import Parts, printable
-from driver.workspace.tar_reader import Directory, FileData, FileStart, TarLimits, TarReader
+from driver.workspace.tar_reader import Directory, File, FileData, FileStart, TarLimits, TarReader
 
 
 def sha256_field(digest: bytes) -> str:
@@ -45,7 +45,11 @@ class Extractor:
         self.bytes += len(chunk)
         with self._naming():
             for event in self._reader.feed(chunk):
-                if isinstance(event, FileData):
+                if isinstance(event, File):
+                    self._enter(event.parts)
+                    self._incoming.add_file(event.parts, event.data, executable=event.executable)
+                    self.files += 1
+                elif isinstance(event, FileData):
                     self._incoming.write(event.data)
                 elif isinstance(event, FileStart):
                     self._enter(event.parts)

@@ -1,8 +1,8 @@
 """Downloading the workspace archive and unpacking it on the way, with resume.
 
 A transfer that breaks goes on at the byte where it stopped, as long as it is the same representation (RFC
-9110, sections 13.1.5 and 14). Hashing and unpacking go on in worker threads, a MiB or two at a time, while the next
-piece is read; at most a few pieces wait, so a slow disk slows the gateway down.
+9110, sections 13.1.5 and 14). Hashing and unpacking go on in worker threads, a piece at a time, while the next one is
+read; at most two pieces wait, so a slow disk slows the gateway down.
 """
 
 import hashlib
@@ -24,9 +24,6 @@ from driver.workspace.extract import Extractor, sha256_field
 from driver.workspace.pipeline import pipeline
 from driver.workspace.tar_reader import TarLimits
 
-_MIB: Final = 1024 * 1024
-_PIECE_BYTES: Final = _MIB
-_LARGEST_PIECE_BYTES: Final = 2 * _MIB
 _IDLE_TRIES: Final = 32
 """Tries in a row that may bring nothing new. With back-off they outlast a gateway that restarts."""
 _PROGRESS_SECONDS: Final = 2.0
@@ -172,29 +169,10 @@ class Fetch:
 
     async def _pump(self, stream: ArchiveStream) -> None:
         """Read on while earlier pieces are hashed and unpacked; what came before a break is not lost."""
-        pieces: list[bytes] = []
-        size = 0
         async with pipeline(self._hash) as hashing, pipeline(self._unpack) as unpacking:
-
-            async def give() -> None:
-                data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-                pieces.clear()
-                for at in range(0, len(data), _LARGEST_PIECE_BYTES):
-                    piece = data if len(data) <= _LARGEST_PIECE_BYTES else data[at : at + _LARGEST_PIECE_BYTES]
-                    await hashing(piece)
-                    await unpacking(piece)
-
-            try:
-                async for chunk in stream.chunks:
-                    pieces.append(chunk)
-                    size += len(chunk)
-                    if size >= _PIECE_BYTES:
-                        size = 0
-                        await give()
-            except GatewayUnavailable:
-                await give()
-                raise
-            await give()
+            async for piece in stream.chunks:
+                await hashing(piece)
+                await unpacking(piece)
 
     async def _hash(self, data: bytes) -> None:
         await to_thread.run_sync(self._sha256.update, data)

@@ -5,6 +5,7 @@ nothing that races the unpacking can lead a write elsewhere. Everything here blo
 """
 
 import os
+import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -33,9 +34,11 @@ class Incoming:
         self._checkpoint = checkpoint
         self._descent = Descent(os.open(root, DIRECTORY))
         self._path: list[bytes] = []
+        self._entered: Parts = ()
         self._top: dict[bytes, bool] = {}
         self._file: int | None = None
         self._mode = _FILE_MODE
+        self._as_given: set[int] = set()
         try:
             self._present = frozenset(map(os.fsencode, os.listdir(self._descent.fd)))
             os.mkdir(STAGING, _OWN_MODE, dir_fd=self._descent.fd)
@@ -44,29 +47,49 @@ class Incoming:
             raise
 
     def make_directory(self, parts: Parts) -> None:
-        self._go(self._above(parts))
-        self._note(parts, is_directory=True)
+        self._enter_above(parts)
+        if len(parts) == 1:
+            self._top[parts[0]] = True
         try:
             os.mkdir(parts[-1], _OWN_MODE, dir_fd=self._descent.fd)
         except FileExistsError:
             if parts[0] not in self._present:
                 raise
 
+    def add_file(self, parts: Parts, data: memoryview, *, executable: bool) -> None:
+        """Make a file with this content."""
+        self.start_file(parts, executable=executable)
+        if data:
+            self.write(data)
+        self.end_file()
+
     def start_file(self, parts: Parts, *, executable: bool) -> None:
-        self._go(self._above(parts))
-        self._note(parts, is_directory=False)
+        self._enter_above(parts)
+        if len(parts) == 1:
+            self._top[parts[0]] = False
         self._mode = _EXECUTABLE_MODE if executable else _FILE_MODE
         self._file = os.open(parts[-1], _NEW_FILE, self._mode, dir_fd=self._descent.fd)
 
     def write(self, data: memoryview) -> None:
         """Append to the file that was started last."""
-        while data:
-            data = data[os.write(self._started(), data) :]
+        fd = self._started()
+        while (written := os.write(fd, data)) < len(data):
+            data = data[written:]
 
     def end_file(self) -> None:
-        # The mode given to open(2) went through the umask.
-        os.fchmod(self._started(), self._mode)
-        self._close_file()
+        """Close the file that was started last."""
+        fd = self._started()
+        if self._mode not in self._as_given:
+            self._set_file_mode(fd)
+        self._file = None
+        os.close(fd)
+
+    def _set_file_mode(self, fd: int) -> None:
+        # The mode given to open(2) went through the umask, or the directory's default ACL; both stay as they are.
+        if stat.S_IMODE(os.fstat(fd).st_mode) == self._mode:
+            self._as_given.add(self._mode)
+        else:
+            os.fchmod(fd, self._mode)
 
     def publish(self, writable: Sequence[Parts]) -> None:
         """Move everything into place, make it read-only, and make the writable directories."""
@@ -99,13 +122,13 @@ class Incoming:
             fd, self._file = self._file, None
             os.close(fd)
 
-    def _note(self, parts: Parts, *, is_directory: bool) -> None:
-        if len(parts) == 1:
-            self._top[parts[0]] = is_directory
-
-    def _above(self, parts: Parts) -> Parts:
-        """Where the directory above this path is while the archive is unpacked."""
-        return parts[:-1] if parts[0] in self._present else (STAGING, *parts[:-1])
+    def _enter_above(self, parts: Parts) -> None:
+        """Make the directory above a path of the archive the current one."""
+        above = parts[:-1]
+        if above == self._entered and above:
+            return
+        self._go(above if parts[0] in self._present else (STAGING, *above))
+        self._entered = above
 
     def _go(self, path: Sequence[bytes]) -> None:
         """Make `path` (below the root) the current directory, from wherever the last step was."""

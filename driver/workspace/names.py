@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 Parts = tuple[bytes, ...]
@@ -10,6 +11,8 @@ Parts = tuple[bytes, ...]
 PART_BYTES: Final = 255
 NAME_BYTES: Final = 4096
 
+_NO_NAMES: Final = (b"", b".", b"..")
+_CONTROL_REFUSED: Final = "NUL and control characters are refused in names"
 _SHOWN_BYTES: Final = 200
 # The C1 controls U+0080..U+009F are C2 80..C2 9F in UTF-8 (RFC 3629), and C2 is never a continuation byte.
 _CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f]|\xc2[\x80-\x9f]")
@@ -23,18 +26,32 @@ def printable(name: bytes) -> str:
 
 def split_name(name: bytes) -> Parts:
     """The parts of a name in an archive; `.` and empty parts are dropped. Raises ValueError with the rule."""
+    above, slash, last = name.rpartition(b"/")
+    if not slash or last in _NO_NAMES or len(name) > PART_BYTES:
+        return _split(name)
+    # Most entries are in the directory of the one before, which was looked at with that.
+    directory = _split_directory(above + slash)
+    if _CONTROL.search(last):
+        raise ValueError(_CONTROL_REFUSED)
+    return (*directory, last)
+
+
+def _split(name: bytes) -> Parts:
     if not name:
         raise ValueError("an entry must have a name")
     if name.startswith(b"/"):
         raise ValueError("absolute paths are refused")
     if _CONTROL.search(name):
-        raise ValueError("NUL and control characters are refused in names")
+        raise ValueError(_CONTROL_REFUSED)
     parts = tuple([part for part in name.split(b"/") if part and part != b"."])
     if b".." in parts:
         raise ValueError("`..` is refused in names")
     if len(name) > PART_BYTES:
         _check_lengths(parts)
     return parts
+
+
+_split_directory = lru_cache(maxsize=64)(_split)
 
 
 def _check_lengths(parts: Parts) -> None:

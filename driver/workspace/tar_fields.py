@@ -5,6 +5,8 @@ Format". Everything here raises ValueError that says which rule is broken.
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
+from struct import Struct
 from typing import Final, NamedTuple
 from zlib import adler32
 
@@ -13,7 +15,8 @@ ZERO_BLOCK: Final = bytes(BLOCK_BYTES)
 
 _USTAR: Final = b"ustar\x0000"
 _GNU: Final = b"ustar  \0"
-_CHECKSUM: Final = slice(148, 156)
+# name, mode, (owner, group), size, (time), checksum, type, (link), magic and version, (the like), prefix
+_FIELDS: Final = Struct("100s 8s 16x 12s 12x 8s c 100x 8s 80x 155s 12x").unpack
 _SIZE_DIGITS: Final = 19  # of 2 ** 63, the largest size that a file system can have
 
 
@@ -33,26 +36,26 @@ def raw_name(block: bytes) -> bytes:
 
 def parse_header(block: bytes) -> Header:
     """Parse a header block of ustar, pax or GNU tar."""
-    checksum = block[_CHECKSUM]
-    stored = _octal(checksum, "checksum")
-    # The checksum is taken as if its own field held eight spaces.
-    actual = _sum(block) - _sum(checksum) + 8 * 32
+    name, mode, size, checksum, kind, magic, prefix = _FIELDS(block)
+    stored, actual = _octal(checksum, "checksum"), _checksum(block)
     if stored != actual:
         raise ValueError(f"the header's checksum is {stored}, its bytes add up to {actual}")
-    magic = block[257:265]
     if magic not in (_USTAR, _GNU):
         raise ValueError("only ustar, pax and GNU tar headers are understood")
-    name = _text(block[:100], "name")
+    name = _text(name, "name")
     # GNU tar keeps other things where ustar keeps the prefix.
-    if magic == _USTAR and block[345] and (prefix := _text(block[345:500], "prefix")):
-        name = prefix + b"/" + name
-    mode = _octal(block[100:108], "mode")
-    return Header(name, block[156:157], _size(block[124:136]), bool(mode & 0o100))
+    if magic == _USTAR and prefix[0] and (above := _text(prefix, "prefix")):
+        name = above + b"/" + name
+    return Header(name, kind, _size(size), _is_executable(mode))
 
 
-def _sum(data: bytes) -> int:
-    """The sum of at most 512 bytes. Half of Adler-32 is 1 plus the sum modulo 65,521 (RFC 1950, section 8.2)."""
-    return (adler32(data[:256]) & 0xFFFF) + (adler32(data[256:]) & 0xFFFF) - 2
+def _checksum(block: bytes) -> int:
+    """The sum of a block's bytes, its checksum field taken as eight spaces.
+
+    Half of Adler-32 is 1 plus the sum modulo 65,521 (RFC 1950, section 8.2), which 256 bytes cannot reach.
+    """
+    before, behind, end = adler32(block[:148]), adler32(block[156:334]), adler32(block[334:])
+    return (before & 0xFFFF) + (behind & 0xFFFF) + (end & 0xFFFF) - 3 + 8 * 32
 
 
 def pax_records(data: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -100,17 +103,26 @@ def _ustar_header(name: bytes, kind: bytes, size: int, mode: bytes) -> bytes:
 
 
 def _text(field: bytes, what: str) -> bytes:
-    text, _, rest = field.partition(b"\0")
-    if rest.strip(b"\0"):
+    text = field.rstrip(b"\0")
+    if b"\0" in text:
         raise ValueError(f"the header's {what} goes on after a NUL")
     return text
 
 
 def _octal(field: bytes, what: str) -> int:
     digits = field.rstrip(b"\0 ").lstrip(b" ")
-    if not digits or digits.strip(b"01234567"):
+    try:
+        number = int(digits, 8) if digits.isdigit() else -1  # int() also takes signs, spaces and underscores
+    except ValueError:
+        number = -1
+    if number < 0:
         raise ValueError(f"the header's {what} is not an octal number")
-    return int(digits, 8)
+    return number
+
+
+@lru_cache(maxsize=64)
+def _is_executable(mode: bytes) -> bool:
+    return bool(_octal(mode, "mode") & 0o100)
 
 
 def _size(field: bytes) -> int:

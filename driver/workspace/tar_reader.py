@@ -33,8 +33,16 @@ class Directory(NamedTuple):
     parts: Parts
 
 
+class File(NamedTuple):
+    """A file to make, all of which was in the bytes that were fed; `data` is valid as that of FileData is."""
+
+    parts: Parts
+    executable: bool
+    data: memoryview
+
+
 class FileStart(NamedTuple):
-    """A file to make; `size` bytes of FileData follow, then FileEnd."""
+    """A file to make that goes on in the next bytes; `size` bytes of FileData follow, then FileEnd."""
 
     parts: Parts
     size: int
@@ -51,10 +59,10 @@ class FileEnd(NamedTuple):
     """The file is complete."""
 
 
-Event = Directory | FileStart | FileData | FileEnd
+Event = Directory | File | FileStart | FileData | FileEnd
 
-_REGULAR: Final = (b"0", b"\0")
 _DIRECTORY: Final = b"5"
+_KINDS: Final = (b"0", _DIRECTORY, b"\0")
 _REFUSED_KINDS: Final = {
     b"1": "hard links",
     b"2": "symbolic links",
@@ -92,26 +100,42 @@ class TarReader:
         if self._fed > self._limits.bytes:
             raise ArchiveRefused(f"the archive has more than the advertised {self._limits.bytes:,} bytes")
         view = memoryview(chunk)
-        while view:
+        at, end = 0, len(view)
+        while at < end:
             if self._data_left:
-                piece, view = view[: self._data_left], view[self._data_left :]
-                self._data_left -= len(piece)
-                yield FileData(piece)
+                stop = min(at + self._data_left, end)
+                self._data_left -= stop - at
+                yield FileData(view[at:stop])
+                at = stop
                 if not self._data_left:
                     yield FileEnd()
             elif self._padding_left:
-                skipped = min(self._padding_left, len(view))
+                skipped = min(self._padding_left, end - at)
                 self._padding_left -= skipped
-                view = view[skipped:]
+                at += skipped
             elif self._extended.left:
                 with self._refusing():
-                    view = self._extended.take(view)
+                    at = end - len(self._extended.take(view[at:]))
             else:
-                missing = BLOCK_BYTES - len(self._block)
-                self._block += view[:missing]
-                view = view[missing:]
-                if len(self._block) == BLOCK_BYTES:
-                    yield from self._take_block(len(view))
+                stop = min(at + BLOCK_BYTES - len(self._block), end)
+                block = bytes(view[at:stop])
+                at = stop
+                if len(block) < BLOCK_BYTES and not (block := self._completed(block)):
+                    return
+                file = self._take_block(block, end - at)
+                if self._grown:
+                    yield from self._take_grown()
+                if file is None:
+                    continue
+                stop = at + file.size
+                padded = stop + -file.size % BLOCK_BYTES
+                if stop <= end:
+                    yield File(file.parts, file.executable, view[at:stop])
+                    at = min(padded, end)
+                    self._padding_left = padded - at
+                else:
+                    self._data_left, self._padding_left = file.size, padded - stop
+                    yield file
 
     def close(self) -> None:
         """Say that the archive has ended. Raises ArchiveRefused when it is not complete."""
@@ -123,12 +147,20 @@ class TarReader:
             if self._end_marks < 2:
                 raise ValueError("the archive ends after this entry, without its two end marks")
 
-    def _take_block(self, unread: int) -> Iterator[Event]:
+    def _completed(self, part: bytes) -> bytes:
+        """Keep this part of a block; the block, once that is all of it."""
+        self._block += part
+        if len(self._block) < BLOCK_BYTES:
+            return b""
         block = bytes(self._block)
         self._block.clear()
+        return block
+
+    def _take_block(self, block: bytes, unread: int) -> FileStart | None:
+        """What a block of headers says; the file that it announces, if it is one."""
         if block == ZERO_BLOCK:
             self._end_mark()
-            return
+            return None
         self._name = b""
         try:
             if self._end_marks:
@@ -137,19 +169,14 @@ class TarReader:
             if header.kind in tar_extended.KINDS:
                 self._name = header.name
                 self._extended.begin(header)
-                return
-            start = self._entry(header, self._limits.bytes - self._fed + unread)
+                return None
+            return self._entry(header, self._limits.bytes - self._fed + unread)
         except ValueError as error:
             raise self._refused(error, self._name or raw_name(block)) from None
-        if self._grown:
-            grown, self._grown = self._grown, []
-            for parts in grown:
-                yield Directory(parts)
-        if start is not None:
-            yield start
-            self._data_left, self._padding_left = start.size, -start.size % BLOCK_BYTES
-            if not start.size:
-                yield FileEnd()
+
+    def _take_grown(self) -> Iterator[Directory]:
+        grown, self._grown = self._grown, []
+        return map(Directory, grown)
 
     def _end_mark(self) -> None:
         self._end_marks += 1
@@ -159,29 +186,32 @@ class TarReader:
 
     def _entry(self, header: Header, bytes_left: int) -> FileStart | None:
         """Check an entry against every rule; None stands for a directory."""
-        self._name, size = self._extended.apply(header)
+        name, kind, size, executable = header
+        if self._extended.pending:
+            name, size = self._extended.apply(header)
+        self._name = name
         self._entries += 1
         if self._entries > self._limits.entries:
             raise ValueError(f"an archive has at most {self._limits.entries:,} entries")
-        if header.kind not in (*_REGULAR, _DIRECTORY):
-            what = _REFUSED_KINDS.get(header.kind, f"entries of type {printable(header.kind)}")
+        if kind not in _KINDS:
+            what = _REFUSED_KINDS.get(kind, f"entries of type {printable(kind)}")
             raise ValueError(f"{what} are refused")
         if size > bytes_left:
             raise ValueError(f"its size is {size:,} bytes, and only {bytes_left:,} are left of the advertised ones")
-        parts = split_name(self._name)
-        if header.kind == _DIRECTORY:
+        parts = split_name(name)
+        if kind == _DIRECTORY:
             if size:
                 raise ValueError(f"a directory has no data, this one says {size:,} bytes")
             self._tree.add_directory(parts)
             self._unnamed -= 1 if parts else 0
         else:
-            if not parts or self._name.endswith(b"/"):
+            if not parts or name.endswith(b"/"):
                 raise ValueError("a file cannot have the name of a directory")
             self._tree.add_file(parts)
         if self._unnamed > self._limits.unnamed_directories:
             most = self._limits.unnamed_directories
             raise ValueError(f"at most {most:,} directories may have no entry of their own")
-        return None if header.kind == _DIRECTORY else FileStart(parts, size, header.executable)
+        return None if kind == _DIRECTORY else FileStart(parts, size, executable)
 
     def _grow(self, parts: Parts) -> None:
         self._unnamed += 1

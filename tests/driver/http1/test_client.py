@@ -3,7 +3,7 @@
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import anyio
 import pytest
@@ -269,3 +269,55 @@ async def test_https_is_verified(name: str, trusted: bool, reached: bool) -> Non
             await client.aclose()
             tasks.cancel_scope.cancel()
     assert reached or not server.requests
+
+
+async def test_large_body_comes_where_it_will_lie() -> None:
+    """A body is received into a buffer: what is there when the server pauses, all of it, then its end; the connection
+    is kept, and waits for no more than the next answer has.
+    """
+    body = bytes(range(256)) * 8192
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
+    go_on = anyio.Event()
+
+    async def serve(stream: SocketStream) -> None:
+        async with stream:
+            await request_on(stream)
+            await stream.send(head)
+            await stream.send(body[:5])
+            await go_on.wait()
+            await stream.send(body[5:])
+            await request_on(stream)
+            await stream.send(OK)
+
+    buffer = bytearray(len(body) + 10)
+    async with client_of(serve) as client:
+        with memoryview(buffer) as view:
+            async with client.call(Call("GET", "/", []), TIMEOUTS, before=lambda: None) as response:
+                assert await response.receive_into(view, 5) == 5
+                go_on.set()
+                filled = 5
+                while came := await response.receive_into(view[filled:], 5):
+                    filled += came
+        assert filled == len(body)
+        assert buffer[:filled] == body
+        assert await get(client) == (200, b"ok")
+
+
+async def test_silence_in_a_large_body_is_bounded() -> None:
+    """A server that falls silent in mid-body is given up on, and so is the wait for it when it is cancelled."""
+
+    async def serve(stream: SocketStream) -> None:
+        async with stream:
+            await request_on(stream)
+            await stream.send(b"HTTP/1.1 200 OK\r\nContent-Length: 5000000\r\n\r\n")
+            with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+                await stream.receive()
+
+    async with client_of(serve) as client:
+        with memoryview(bytearray(5_000_000)) as view:
+            async with client.call(Call("GET", "/", []), TIMEOUTS, before=lambda: None) as response:
+                with pytest.raises(TimeoutError):
+                    await response.receive_into(view, 0.3)
+                with anyio.fail_after(5), anyio.move_on_after(0.01) as scope:
+                    await response.receive_into(view, 600)
+                assert scope.cancelled_caught

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from driver.errors import ArchiveRefused
-from driver.workspace.tar_reader import Directory, FileData, FileEnd, FileStart, TarLimits, TarReader
+from driver.workspace.tar_reader import Directory, File, FileData, FileEnd, FileStart, TarLimits, TarReader
 from tests.driver.workspace.archives import END, block, directory, file, gnu_name, pad_name, padded, pax, record
 
 LIMITS = TarLimits(bytes=10_000_000)
@@ -26,6 +26,9 @@ def read(archive: bytes, limits: TarLimits = LIMITS, chunk: int | None = None) -
                 case Directory(parts):
                     assert b"/".join(parts) not in found
                     found[b"/".join(parts)] = None
+                case File(parts, _, data):
+                    found[b"/".join(parts)] = bytes(data)
+                    assert parts[:-1] == () or b"/".join(parts[:-1]) in found
                 case FileStart(parts, _, _):
                     path = b"/".join(parts)
                     assert parts[:-1] == () or b"/".join(parts[:-1]) in found
@@ -50,7 +53,7 @@ def test_tells_the_execute_bit_of_the_owner() -> None:
     """Only the owner's execute bit survives from the mode."""
     archive = b"".join(file(b"%o" % mode, mode=b"%07o\0" % mode) for mode in (0o100, 0o677, 0o4755, 0o011))
     events = list(TarReader(LIMITS).feed(archive + END))
-    executable = {event.parts[0]: event.executable for event in events if isinstance(event, FileStart)}
+    executable = {event.parts[0]: event.executable for event in events if isinstance(event, File)}
     assert executable == {b"100": True, b"677": False, b"4755": True, b"11": False}
 
 
