@@ -58,33 +58,35 @@ class Incoming:
 
     def add_file(self, parts: Parts, data: memoryview, *, executable: bool) -> None:
         """Make a file with this content."""
-        self.start_file(parts, executable=executable)
-        if data:
-            self.write(data)
-        self.end_file()
+        fd = self._open_new(parts, executable)
+        try:
+            if data and (written := os.write(fd, data)) < len(data):
+                _write(fd, data[written:])
+            if self._mode not in self._as_given:
+                self._set_mode(fd)
+        finally:
+            os.close(fd)
 
     def start_file(self, parts: Parts, *, executable: bool) -> None:
+        """Make a file whose content comes with `write`, up to `end_file`."""
+        self._file = self._open_new(parts, executable)
+
+    def write(self, data: memoryview) -> None:
+        """Append to the file that was started."""
+        _write(self._started(), data)
+
+    def end_file(self) -> None:
+        self._set_mode(self._started())
+        self._close_file()
+
+    def _open_new(self, parts: Parts, executable: bool) -> int:
         self._enter_above(parts)
         if len(parts) == 1:
             self._top[parts[0]] = False
         self._mode = _EXECUTABLE_MODE if executable else _FILE_MODE
-        self._file = os.open(parts[-1], _NEW_FILE, self._mode, dir_fd=self._descent.fd)
+        return os.open(parts[-1], _NEW_FILE, self._mode, dir_fd=self._descent.fd)
 
-    def write(self, data: memoryview) -> None:
-        """Append to the file that was started last."""
-        fd = self._started()
-        while (written := os.write(fd, data)) < len(data):
-            data = data[written:]
-
-    def end_file(self) -> None:
-        """Close the file that was started last."""
-        fd = self._started()
-        if self._mode not in self._as_given:
-            self._set_file_mode(fd)
-        self._file = None
-        os.close(fd)
-
-    def _set_file_mode(self, fd: int) -> None:
+    def _set_mode(self, fd: int) -> None:
         # The mode given to open(2) went through the umask, or the directory's default ACL; both stay as they are.
         if stat.S_IMODE(os.fstat(fd).st_mode) == self._mode:
             self._as_given.add(self._mode)
@@ -171,6 +173,11 @@ class Incoming:
             os.mkdir(parts[-1], _OWN_MODE, dir_fd=self._descent.fd)
         self._go(parts)
         _set_mode(self._descent.fd, _OWN_MODE)
+
+
+def _write(fd: int, data: memoryview) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
 
 
 def _set_mode(fd: int, mode: int) -> None:

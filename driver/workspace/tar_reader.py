@@ -59,6 +59,7 @@ class FileEnd(NamedTuple):
     """The file is complete."""
 
 
+_File = tuple[Parts, int, bool]
 Event = Directory | File | FileStart | FileData | FileEnd
 
 _DIRECTORY: Final = b"5"
@@ -127,15 +128,16 @@ class TarReader:
                     yield from self._take_grown()
                 if file is None:
                     continue
-                stop = at + file.size
-                padded = stop + -file.size % BLOCK_BYTES
+                parts, size, executable = file
+                stop, padding = at + size, -size % BLOCK_BYTES
                 if stop <= end:
-                    yield File(file.parts, file.executable, view[at:stop])
-                    at = min(padded, end)
-                    self._padding_left = padded - at
+                    yield File(parts, executable, view[at:stop])
+                    at = stop + padding
+                    if at > end:
+                        self._padding_left, at = at - end, end
                 else:
-                    self._data_left, self._padding_left = file.size, padded - stop
-                    yield file
+                    self._data_left, self._padding_left = size, padding
+                    yield FileStart(parts, size, executable)
 
     def close(self) -> None:
         """Say that the archive has ended. Raises ArchiveRefused when it is not complete."""
@@ -156,7 +158,7 @@ class TarReader:
         self._block.clear()
         return block
 
-    def _take_block(self, block: bytes, unread: int) -> FileStart | None:
+    def _take_block(self, block: bytes, unread: int) -> _File | None:
         """What a block of headers says; the file that it announces, if it is one."""
         if block == ZERO_BLOCK:
             self._end_mark()
@@ -184,7 +186,7 @@ class TarReader:
             with self._refusing():
                 raise ValueError("an extended header is followed by no entry")
 
-    def _entry(self, header: Header, bytes_left: int) -> FileStart | None:
+    def _entry(self, header: Header, bytes_left: int) -> _File | None:
         """Check an entry against every rule; None stands for a directory."""
         name, kind, size, executable = header
         if self._extended.pending:
@@ -211,7 +213,7 @@ class TarReader:
         if self._unnamed > self._limits.unnamed_directories:
             most = self._limits.unnamed_directories
             raise ValueError(f"at most {most:,} directories may have no entry of their own")
-        return None if kind == _DIRECTORY else FileStart(parts, size, executable)
+        return None if kind == _DIRECTORY else (parts, size, executable)
 
     def _grow(self, parts: Parts) -> None:
         self._unnamed += 1
