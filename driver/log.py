@@ -89,6 +89,8 @@ def render_json(record: Record) -> str:
     return json.dumps(record, ensure_ascii=False, separators=(",", ":"), default=str)
 
 
+_MIB: Final = 1 << 20
+
 # What a person at a terminal knows already: there is one run, and they started it.
 _NOT_FOR_PEOPLE: Final = frozenset({"time", "level", "event", "run.id", "run.epoch", "run.kind", "subject.key"})
 
@@ -98,7 +100,7 @@ def render_console(record: Record) -> str:
     time, level, event = record["time"][11:19], record["level"], record["event"]
     if event == "program.output":
         return f"{time}   | {record['text']}"
-    fields = "  ".join(f"{k}={_plain(v)}" for k, v in record.items() if k not in _NOT_FOR_PEOPLE)
+    fields = "  ".join(f"{k}={_plain(k, v)}" for k, v in record.items() if k not in _NOT_FOR_PEOPLE)
     mark = {"warning": "! ", "error": "!!"}.get(level, "  ")
     return f"{time} {mark}{event:<22} {fields}".rstrip()
 
@@ -188,7 +190,9 @@ def _rfc3339(wall: float) -> str:
     return datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _plain(value: Any) -> str:
+def _plain(name: str, value: Any) -> str:
+    if isinstance(value, int) and value >= _MIB and (name in ("bytes", "total") or name.endswith("_bytes")):
+        return f"{value / _MIB:.1f}MiB"
     if isinstance(value, float):
         return f"{value:.3g}" if value < 10 else f"{value:.0f}"
     text = str(value)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from driver import __version__
-from driver.errors import ContractError, GatewayError
+from driver.errors import ContractError, GatewayError, GatewayUnavailable
 from driver.gateway.retry import error_for
 
 if TYPE_CHECKING:
@@ -42,7 +42,10 @@ class Answer:
         return 200 <= self.status < 300
 
     def parse(self, model: type[M], call: str) -> M:
-        """The JSON message of a 200. Raises ContractError naming the field that is missing or wrong."""
+        """The JSON message of a 200. Raises ContractError naming the field that is missing or wrong.
+
+        What is no JSON was not written by the gateway, but by something before it, or was cut: GatewayUnavailable.
+        """
         from pydantic import ValidationError
 
         if self.status != 200:
@@ -51,6 +54,8 @@ class Answer:
             return model.model_validate_json(self.body)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
+            if first["type"] == "json_invalid":
+                raise GatewayUnavailable(f"{call}: answered 200 with {len(self.body):,} bytes of no JSON") from error
             field = ".".join(str(part) for part in first["loc"]) or "the body"
             raise ContractError(f"{call}: {field}: {first['msg']}") from error
 

@@ -76,8 +76,11 @@ class Transport:
         seconds: float = ANSWER_SECONDS,
         silence: float = ANSWER_SECONDS,
         also: Collection[int] = (),
+        head_only: bool = False,
     ) -> Answer:
         """Send, and read the whole answer within `seconds`: a 2xx, or a status that is named in `also`.
+
+        With `head_only` the body of such an answer is left unread, whatever it is.
 
         Bytes that the gateway does not take for `silence` seconds end the try before, and so do two minutes
         without any of its answer once it has taken them all: a lost connection must not use up every try. Raises
@@ -94,7 +97,8 @@ class Transport:
                 response = await client.send(request, stream=True)
                 try:
                     self._on_answer()
-                    body = await _bounded_body(call, response)
+                    is_wanted = response.is_success or response.status_code in also
+                    body = b"" if head_only and is_wanted else await _bounded_body(call, response)
                 finally:
                     await _close(response)
         except TimeoutError as error:

@@ -78,6 +78,8 @@ def test_console() -> None:
         "n": 0.5,
     }
     assert render_console(record) == '22:40:00 ! gate.off               text="two words"  n=0.5'
+    progress = {**record, "level": "info", "event": "workspace.progress", "bytes": 1500, "total": 512 << 20}
+    assert render_console(progress).endswith("n=0.5  bytes=1500  total=512.0MiB")
     output = {"time": "2026-11-29T22:40:00.250Z", "level": "info", "event": "program.output", "text": "hello"}
     assert render_console(output) == "22:40:00   | hello"
 

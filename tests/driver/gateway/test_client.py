@@ -196,6 +196,22 @@ async def test_result_is_confirmed(calls: RunCalls, status: int, etag: str) -> N
 
 
 @respx.mock
+async def test_a_confirmation_stands_in_the_head(calls: RunCalls) -> None:
+    """A body that is too large for an answer takes nothing from the confirmation."""
+    page = b"x" * (5 << 20)
+    respx.post(f"{P}/runs/run-7f3a/runtime/result").respond(200, headers={"etag": f'"{DIGEST}"'}, content=page)
+    await calls.result(io.BytesIO(BODY), len(BODY), DIGEST, 0, seconds=60)
+
+
+@respx.mock
+async def test_what_is_no_json_passes(calls: RunCalls) -> None:
+    """A page where JSON was due came from something before the gateway; the call is worth another try."""
+    respx.get(f"{P}/runs/run-7f3a/runtime").respond(200, html="<html>one moment</html>")
+    with pytest.raises(GatewayUnavailable, match="runtime: answered 200 with 23 bytes of no JSON"):
+        await calls.runtime()
+
+
+@respx.mock
 async def test_result_is_sent_whole_each_time(calls: RunCalls) -> None:
     """A second try of the same content sends the same bytes, not what the first one left over."""
     content = io.BytesIO(BODY)
