@@ -68,7 +68,7 @@ class IsolationGate:
     """The gate of one driver.
 
     `answered` is set by whoever talks to the gateway. `started` is the moment the driver started, on
-    `clock`; the policy has `settings.window` seconds from there to come into force.
+    `clock`; the policy has `settings.window` seconds from there to come into force. `probe` makes one probe.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class IsolationGate:
         answered: PositiveControl,
         started: float,
         watch_interval: float = 15.0,
+        probe: Callable[[Target, float], Awaitable[Probe]] = probe,
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -87,6 +88,7 @@ class IsolationGate:
         self._answered = answered
         self._started = started
         self._watch_interval = watch_interval
+        self._probe_once = probe
         self._decided = anyio.Event()
         self._refuted: str | None = None
 
@@ -170,7 +172,7 @@ class IsolationGate:
             await self._pause(seconds)
 
     async def _probe(self, target: Target) -> Probe:
-        result = await probe(target, self._settings.open_timeout)
+        result = await self._probe_once(target, self._settings.open_timeout)
         self._log.debug("gate.probed", target=str(target), verdict=result.verdict.value, how=result.how)
         return result
 

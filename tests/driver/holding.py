@@ -23,6 +23,7 @@ from driver.isolation import IsolationGate
 from driver.kind import HeldRun, Kind, Outcome
 from driver.log import Log, render_json
 from driver.loop import Loop
+from driver.probe import Probe, probe
 from driver.process.children import Children
 from driver.registry import Kinds
 from driver.secrets import Secrets
@@ -70,6 +71,7 @@ class Bench:
         work: Work,
         *,
         target: Target | None = None,
+        probe: Callable[[Target, float], Awaitable[Probe]] = probe,
         clock: VirtualClock | None = None,
         gateway: MemoryGateway | None = None,
         network: httpx.AsyncBaseTransport | None = None,
@@ -117,6 +119,7 @@ class Bench:
             log=log,
             answered=self._answered,
             started=self.clock.now(),
+            probe=probe,
         )
 
         self._pulls = PullClient(

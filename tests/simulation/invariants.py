@@ -3,13 +3,15 @@
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from driver.exits import ProgramExit
+from driver.exits import DriverExit, ProgramExit
 from driver.stop import HURRIED_SECONDS
 from tests.simulation.history import Moment
 from tests.simulation.world import GRACE_SECONDS, Told
 
 GUARD_SECONDS: Final = 2.0
 LEAVING_SECONDS: Final = 5.0
+# The watch's interval, and what a probe may take.
+WATCH_SECONDS: Final = 15.0 + 1.0
 # A third of the lease and a tenth of that, and a timer that is late by its longest sleep.
 _PACE: Final = 0.4
 _PACE_SLACK: Final = 1.5
@@ -166,22 +168,59 @@ def a_refused_claim_is_silent(told: Told) -> Iterator[str]:
 
 
 def a_rejected_token_ends_the_driver(told: Told) -> Iterator[str]:
-    """After 401 a driver sends nothing and exits 0 at once."""
+    """After 401 a driver sends nothing and exits 0; one that was telling UNISOLATED may repeat that, and exits 77."""
+    codes: dict[str, tuple[int, ...]] = {}
     rejected: dict[str, float] = {}
     exits = {moment.who: moment for moment in told.moments if moment.what == "exits"}
     killed = {moment.driver for moment in told.moments if moment.what == "kill"}
     for moment in told.moments:
-        if moment.what == "heard" and moment.status == 401:
+        if moment.what == "reaches":
+            codes[moment.who] = (DriverExit.OK, DriverExit.UNISOLATED)
+        elif moment.what == "heard" and moment.status == 401:
             rejected.setdefault(moment.who, moment.at)
-        elif moment.what == "sent" and moment.who in rejected:
+        elif moment.what == "sent" and moment.who in rejected and moment.fields.get("outcome") != "UNISOLATED":
             yield str(moment)
     over = told.moments[-1].at if told.moments else 0.0
     for who, at in rejected.items():
         if who in exits:
-            if exits[who].code != 0 or exits[who].at > at + LEAVING_SECONDS:
+            if exits[who].code not in codes.get(who, (DriverExit.OK,)) or exits[who].at > at + LEAVING_SECONDS:
                 yield str(exits[who])
         elif who not in killed and over > at + LEAVING_SECONDS:
             yield f"{who} has not exited"
+
+
+def nobody_works_in_an_open_network(told: Told) -> Iterator[str]:
+    """No kind starts before the gate has passed, nor works on in an open network for longer than the watch takes."""
+    opened, closes, woke = 0.0, 0.0, 0.0
+    began: dict[Key, float] = {}
+    for moment in told.moments:
+        if moment.what == "wakes":
+            woke = moment.at
+        elif moment.what == "open_network":
+            opened, closes = moment.at, moment.at + moment.seconds
+        elif moment.what == "works":
+            began[_claim(moment)] = moment.at
+            if not moment.passed:
+                yield str(moment)
+        elif moment.what == "rests":
+            since = max(began[_claim(moment)], opened, woke)
+            if min(moment.at, closes) > since + WATCH_SECONDS + GUARD_SECONDS:
+                yield f"it has been open since {opened:.3f}: {moment}"
+
+
+def nothing_is_told_without_isolation(told: Told) -> Iterator[str]:
+    """Once a driver past its gate sees the network open, it tells UNISOLATED and nothing else, and exits 77."""
+    opened: dict[str, float] = {}
+    for moment in told.moments:
+        if moment.what == "reaches" and moment.passed:
+            opened.setdefault(moment.who, moment.at)
+        if moment.who not in opened or moment.at == opened[moment.who]:
+            continue
+        if moment.what == "sent" and moment.run and moment.fields.get("outcome") != "UNISOLATED":
+            if moment.call != "renew":
+                yield str(moment)
+        elif moment.what == "exits" and moment.code != DriverExit.UNISOLATED:
+            yield str(moment)
 
 
 def renewals_keep_their_pace(told: Told) -> Iterator[str]:
@@ -243,6 +282,8 @@ RULES: Final[tuple[Rule, ...]] = (
     a_confirmed_result_is_not_sent_again,
     a_refused_claim_is_silent,
     a_rejected_token_ends_the_driver,
+    nobody_works_in_an_open_network,
+    nothing_is_told_without_isolation,
     renewals_keep_their_pace,
     a_stop_is_over_within_its_grace,
     nothing_unforeseen_happens,

@@ -36,6 +36,8 @@ def end(at: float, outcome: str = "COMPLETED", **fields: object) -> Moment:
 MEASURED = moment(5, "measured", exit=0, content=digest(b"here"))
 CONFIRMED = moment(6, "heard", call="result", status=204, confirmed=True)
 
+REACHES = Moment(5, "driver-1", "reaches", {"passed": True})
+
 BAD: dict[invariants.Rule, Told] = {
     invariants.nothing_is_sent_after_the_lease: Told([*claimed(), moment(60, "sent", call="result")]),
     invariants.nothing_is_sent_after_the_deadline: Told(
@@ -54,6 +56,10 @@ BAD: dict[invariants.Rule, Told] = {
     invariants.a_rejected_token_ends_the_driver: Told(
         [*claimed(), moment(8, "heard", call="renew", status=401), moment(9, "sent", call="end", outcome="FAILED")]
     ),
+    invariants.nobody_works_in_an_open_network: Told([*claimed(), moment(1, "works", passed=False)]),
+    invariants.nothing_is_told_without_isolation: Told(
+        [*claimed(), REACHES, moment(6, "sent", call="end", outcome="COMPLETED")]
+    ),
     invariants.renewals_keep_their_pace: Told([*claimed(), moment(26, "rests")]),
     invariants.a_stop_is_over_within_its_grace: Told(
         [Moment(1, "world", "stop", {"driver": "driver-1"}), moment(29, "rests")]
@@ -64,7 +70,7 @@ BAD: dict[invariants.Rule, Told] = {
 GOOD = Told(
     [
         *claimed(),
-        moment(1, "works"),
+        moment(1, "works", passed=True),
         MEASURED,
         moment(5, "sent", call="result"),
         CONFIRMED,
@@ -120,3 +126,17 @@ def test_a_claim_that_was_lost_on_its_way() -> None:
     *before, heard = claimed()
     lost = Told([*before, Moment(0, "world", "take_away", ONE), heard])
     assert not list(invariants.an_undisturbed_claim_is_ended(lost))
+
+
+def test_work_in_an_open_network() -> None:
+    """The watch may take its interval to see that the network is open, and no longer."""
+    opened = Moment(2, "world", "open_network", {"seconds": 40.0})
+    ends = [Told([*claimed(), moment(1, "works", passed=True), opened, moment(at, "rests")]) for at in (19, 21)]
+    assert [bool(list(invariants.nobody_works_in_an_open_network(told))) for told in ends] == [False, True]
+
+
+def test_a_driver_that_stays_in_an_open_network() -> None:
+    """It tells UNISOLATED, and exits with the code for that."""
+    told = [*claimed(), REACHES, moment(6, "sent", call="end", outcome="UNISOLATED")]
+    codes = [Told([*told, Moment(7, "driver-1", "exits", {"code": code})]) for code in (77, 0)]
+    assert [bool(list(invariants.nothing_is_told_without_isolation(told))) for told in codes] == [False, True]

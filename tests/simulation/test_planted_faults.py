@@ -1,13 +1,17 @@
 """The simulation finds what it is there for: a rule of the driver that is broken on purpose shows within some seeds."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
+import anyio
 import pytest
 
 from driver import lease, result
+from driver.errors import Unisolated
 from driver.exits import DriverExit
 from driver.holder import RunHolder
+from driver.isolation import IsolationGate
 from driver.lease import LeaseState
 from driver.loop import Loop
 from driver.result import ResultDelivery
@@ -77,6 +81,29 @@ def packing_breaks(plant: pytest.MonkeyPatch) -> None:
     plant.setattr(ResultDelivery, "_pack", breaks)
 
 
+def gate_is_open(plant: pytest.MonkeyPatch) -> None:
+    async def at_once(_: IsolationGate) -> None:
+        return None
+
+    plant.setattr(IsolationGate, "wait_passed", at_once)
+    plant.setattr(IsolationGate, "probe_for_run", at_once)
+
+
+def watch_is_blind(plant: pytest.MonkeyPatch) -> None:
+    plant.setattr(IsolationGate, "watch", lambda self: anyio.sleep_forever())
+
+
+def open_network_is_ignored(plant: pytest.MonkeyPatch) -> None:
+    watch = IsolationGate.watch
+
+    async def ignoring(self: IsolationGate) -> None:
+        while True:
+            with suppress(Unisolated):
+                await watch(self)
+
+    plant.setattr(IsolationGate, "watch", ignoring)
+
+
 PLANTED: list[tuple[Plant, invariants.Rule]] = [
     (no_fence, invariants.nothing_is_sent_after_the_lease),
     (late_doubt, invariants.nothing_is_sent_after_the_lease),
@@ -88,6 +115,9 @@ PLANTED: list[tuple[Plant, invariants.Rule]] = [
     (result_is_left_out, invariants.what_was_measured_is_kept),
     (result_of_another_run, invariants.what_was_measured_is_kept),
     (packing_breaks, invariants.nothing_unforeseen_happens),
+    (gate_is_open, invariants.nobody_works_in_an_open_network),
+    (watch_is_blind, invariants.nobody_works_in_an_open_network),
+    (open_network_is_ignored, invariants.nothing_is_told_without_isolation),
     (stops_never, invariants.a_stop_is_over_within_its_grace),
 ]
 

@@ -19,7 +19,9 @@ import anyio
 from anyio import to_thread
 
 from driver.kind import HeldRun, Outcome
+from driver.probe import Probe, Verdict
 from driver.stub.runs import State
+from driver.values import Target
 from tests.driver.holding import Bench
 from tests.driver.memory_gateway import MemoryGateway
 from tests.simulation.history import History, Moment
@@ -30,6 +32,7 @@ STORM_SECONDS: Final = 240.0
 # A gateway may ask for an hour of quiet, and a tenth more is added to that.
 CALM_SECONDS: Final = 7200.0
 GRACE_SECONDS: Final = 25.0
+_TARGET: Final = Target("10.96.0.1", 443)
 _HOUR: Final = 3600.0
 _EVENTS: Final = (
     "stop",
@@ -41,6 +44,8 @@ _EVENTS: Final = (
     "move_deadline",
     "outage",
     "revoke",
+    "open_network",
+    "open_network",
     "second_driver",
 )
 
@@ -77,6 +82,7 @@ class World:
         self._drivers = 0
         self._living: dict[str, tuple[Bench, Network, anyio.CancelScope]] = {}
         self._stormy = True
+        self._open_until = 0.0
 
     async def live(self) -> Told:
         rng = self._rng
@@ -84,6 +90,7 @@ class World:
         self._history = History(self._clock.now)
         self._gateway = MemoryGateway(self._clock, run=[self._run(n) for n in range(1, rng.randint(1, 3) + 1)])
         self._weather = Weather(self._seed, rng.choice((0.0, 0.05, 0.2, 0.4)))
+        self._open_network(rng.choice((0.0, 0.0, rng.uniform(0, 20))))
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             tasks.start_soon(self._keep_a_driver)
@@ -141,8 +148,21 @@ class World:
         async def work(held: HeldRun) -> Outcome:
             return await self._work(name, out / "out", held)
 
+        async def probe(_: Target, __: float) -> Probe:
+            return await self._probe(name, rng)
+
         seed = self._seed * 1000 + self._drivers
-        bench = Bench(out, work, clock=self._clock, gateway=self._gateway, network=network, seed=seed)
+        rng = random.Random(f"probes {seed}")
+        bench = Bench(
+            out,
+            work,
+            target=_TARGET,
+            probe=probe,
+            clock=self._clock,
+            gateway=self._gateway,
+            network=network,
+            seed=seed,
+        )
         self._living[name] = bench, network, anyio.CancelScope()
         self._tasks.start_soon(self._drive, name)
 
@@ -156,11 +176,20 @@ class World:
             self._history.note(name, "fault", error=fault["traceback"])
         self._living.pop(name, None)
 
+    async def _probe(self, name: str, rng: random.Random) -> Probe:
+        """The Kubernetes API Service answers while the network policy is not in force."""
+        await self._clock.sleep(rng.uniform(0, 0.3))
+        if self._clock.now() >= self._open_until:
+            return Probe(Verdict.CLOSED, "refused")
+        if name in self._living:
+            self._history.note(name, "reaches", target=str(_TARGET), passed=self._living[name][0].gate.passed)
+        return Probe(Verdict.OPEN, "opened")
+
     async def _work(self, name: str, out: Path, held: HeldRun) -> Outcome:
         """A kind as the real ones go: work that a stop cuts short, then the result, whatever became of the work."""
         rng = random.Random(f"{self._seed} {held.run.id} {held.run.epoch}")
         claim = {"run": held.run.id, "epoch": held.run.epoch}
-        self._history.note(name, "works", **claim)
+        self._history.note(name, "works", **claim, passed=self._living[name][0].gate.passed)
         try:
             with held.work() as work:
                 await self._clock.sleep(rng.choice((0.0, rng.uniform(0, 10), rng.uniform(0, 90))))
@@ -222,8 +251,14 @@ class World:
             case "revoke":
                 self._history.note("world", event, sandbox=self._gateway.state.sandbox.id)
                 self._gateway.state.sandboxes.take_back(self._gateway.state.sandbox)
+            case "open_network":
+                self._open_network(rng.uniform(0, 100))
             case "second_driver" if len(self._living) == 1:
                 self._start()
+
+    def _open_network(self, seconds: float) -> None:
+        self._history.note("world", "open_network", seconds=seconds)
+        self._open_until = self._clock.now() + seconds
 
     def _kill(self, name: str) -> None:
         _, network, scope = self._living.pop(name)
