@@ -1,15 +1,24 @@
 """The workspace archive as a transfer: where it starts, what it should be, and its bytes."""
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final
 
 import httpx
 
 from driver.errors import ContractError, GatewayUnavailable
+from driver.http1.looped import on_the_loop
 
 _CONTENT_RANGE: Final = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})")
+
+
+Fill = Callable[[memoryview, Callable[[], None]], int]
+"""Puts the next bytes at the beginning of a buffer: how many, 0 at the end.
+
+It blocks, and is called in a worker thread of anyio. While it waits it calls what it is given ten times in a second,
+which may raise.
+"""
 
 
 @dataclass(frozen=True)
@@ -17,15 +26,15 @@ class ArchiveStream:
     """One transfer of the archive.
 
     `offset` is where it really starts: 0 where the gateway could not resume. `length` is the size of the whole
-    archive in bytes, `digest` its `Repr-Digest` (RFC 9530). `chunks` raises GatewayUnavailable when the
-    transfer breaks.
+    archive in bytes, `digest` its `Repr-Digest` (RFC 9530). `fill` raises GatewayUnavailable when the transfer breaks,
+    once it has given all that came before.
     """
 
     offset: int
     etag: str | None
     length: int | None
     digest: str | None
-    chunks: AsyncIterator[bytes]
+    fill: Fill
 
 
 def open_archive(response: httpx.Response, *, asked_offset: int) -> ArchiveStream:
@@ -49,8 +58,26 @@ def open_archive(response: httpx.Response, *, asked_offset: int) -> ArchiveStrea
         etag=etag if etag and not etag.startswith("W/") else None,
         length=total,
         digest=response.headers.get("repr-digest"),
-        chunks=_chunks(response),
+        fill=response.extensions.get("fill") or filling(_chunks(response)),
     )
+
+
+def filling(chunks: AsyncIterator[bytes]) -> Fill:
+    """The same for bytes that come on the event loop. A cancel reaches the loop, so nothing has to be called."""
+    rest = b""
+
+    def fill(buffer: memoryview, _: Callable[[], None]) -> int:
+        nonlocal rest
+        rest = rest or on_the_loop(_next, chunks)
+        size = min(len(rest), len(buffer))
+        buffer[:size], rest = rest[:size], rest[size:]
+        return size
+
+    return fill
+
+
+async def _next(chunks: AsyncIterator[bytes]) -> bytes:
+    return await anext(chunks, b"")
 
 
 async def _chunks(response: httpx.Response) -> AsyncIterator[bytes]:

@@ -1,21 +1,21 @@
-"""An httpx transport for downloads of hundreds of MiB: bodies come in pieces of 2 MiB, received where they will lie.
+"""An httpx transport for downloads of hundreds of MiB: a worker thread receives them where they will lie.
 
-httpx's own reads 64 KiB at a time through three layers; that alone takes as long as writing the files.
+httpx's own reads 64 KiB at a time through three layers; that alone takes as long as writing the files. A response has
+the extension `fill` (driver.gateway.archive.Fill).
 """
 
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from typing import Final
 
 import anyio
 import httpx
 
+from driver.errors import GatewayUnavailable
 from driver.http1.client import Call, CallTimeouts, Client, Response, ServerUnreachable
 from driver.http1.server_connection import ServerBroke
 
-PIECE_BYTES: Final = 2 * 1024 * 1024
-_PIECE_SECONDS: Final = 1.0
 _CLOSE_SECONDS: Final = 2.0
 _ADDED: Final = frozenset({"host", "content-length"})
 
@@ -44,7 +44,13 @@ class BulkTransport(httpx.AsyncBaseTransport):
         except ServerBroke as error:
             raise httpx.RemoteProtocolError(str(error), request=request) from error
         body = _Body(response, stack, timeout["read"])
-        return httpx.Response(response.status, headers=response.headers, stream=body, request=request)
+        return httpx.Response(
+            response.status,
+            headers=response.headers,
+            stream=body,
+            request=request,
+            extensions={"fill": body.fill},
+        )
 
     async def aclose(self) -> None:
         await self._client.aclose()
@@ -57,33 +63,23 @@ class _Body(httpx.AsyncByteStream):
         self._seconds = seconds
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Pieces of 2 MiB, or of what came in a second. What came before a break is given before it is raised."""
-        while True:
-            piece, filled, came = bytearray(PIECE_BYTES), 0, -1
-            broke: httpx.TransportError | None = None
-            until = anyio.current_time() + _PIECE_SECONDS
-            try:
-                with memoryview(piece) as view:
-                    while came and filled < PIECE_BYTES and (not filled or anyio.current_time() < until):
-                        came = await self._receive_into(view[filled:])
-                        filled += came
-            except httpx.TransportError as error:
-                broke = error
-            if filled:
-                # A buffer that an error still points into cannot be made shorter.
-                yield piece if filled == PIECE_BYTES else piece[:filled]  # type: ignore[misc]  # as good as bytes
-            if broke is not None:
-                raise broke
-            if not came:
-                return
-
-    async def _receive_into(self, buffer: memoryview) -> int:
+        """Piece by piece, for a body that is not large: what explains a refusal."""
         try:
-            return await self._response.receive_into(buffer, self._seconds)
+            while piece := await self._response.receive(self._seconds):
+                yield piece
         except TimeoutError as error:
             raise httpx.ReadTimeout("the server sent nothing for too long") from error
         except ServerBroke as error:
             raise httpx.ReadError(str(error)) from error
+
+    def fill(self, buffer: memoryview, check: Callable[[], None]) -> int:
+        """As driver.gateway.archive.Fill says."""
+        try:
+            return self._response.fill(buffer, self._seconds, check)
+        except TimeoutError as error:
+            raise GatewayUnavailable("workspace: the transfer broke off (nothing came for too long)") from error
+        except ServerBroke as error:
+            raise GatewayUnavailable(f"workspace: the transfer broke off ({error})") from error
 
     async def aclose(self) -> None:
         with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_SECONDS):

@@ -64,9 +64,13 @@ class Response:
         """
         return await self._connection.receive(seconds)
 
-    async def receive_into(self, buffer: memoryview, seconds: float | None = None) -> int:
-        """Bytes of the body that came to stand at the beginning of `buffer`; 0 at its clean end. As `receive`."""
-        return await self._connection.receive_into(buffer, seconds)
+    def fill(self, buffer: memoryview, seconds: float | None, check: Callable[[], None]) -> int:
+        """Put what comes of the body at the beginning of `buffer`: how many bytes, 0 at its clean end.
+
+        Blocks, for a worker thread of anyio; `check` is called while it waits, and may raise. Raises as `receive` does,
+        once what came before was given.
+        """
+        return self._connection.fill(buffer, seconds, check)
 
 
 class Client:

@@ -1,14 +1,15 @@
 """One connection to a server: h11 reads and writes the heads, the bodies pass in as few pieces as they come in."""
 
 import select
+from collections.abc import Callable
 from typing import Final
 
 import anyio
 import h11
-from anyio import from_thread, to_thread
 
 from driver.errors import DriverError
 from driver.http1.bodies import Body, BodyBroke, BodyUntilClose, ChunkedBody, SizedBody
+from driver.http1.looped import on_the_loop
 from driver.http1.stream import PlainStream, Stream, StreamBroke
 
 _KIB = 1024
@@ -87,24 +88,21 @@ class ServerConnection:
             raise ServerBroke(str(error)) from error
         return piece
 
-    async def receive_into(self, buffer: memoryview, seconds: float | None = None) -> int:
-        """Put what is there of the body at the beginning of `buffer`; how many bytes, 0 at its end. As `receive`.
-
-        Much of a body of known length is received in a worker thread.
-        """
+    def fill(self, buffer: memoryview, seconds: float | None, check: Callable[[], None]) -> int:
+        """Put what comes of the body at the beginning of `buffer`, in a worker thread; as Response.fill."""
         body, stream = self._body, self._stream
         if isinstance(body, SizedBody) and isinstance(stream, PlainStream) and not (self._came_with_head or self._over):
             if body.ended:
                 return 0
             try:
-                came = await to_thread.run_sync(stream.fill, buffer[: body.left], seconds, from_thread.check_cancelled)
+                came = stream.fill(buffer[: body.left], seconds, check)
                 body.take(came) if came else body.end()
             except StreamBroke as error:
                 raise ServerBroke("the connection broke") from error
             except BodyBroke as error:
                 raise ServerBroke(str(error)) from error
             return came
-        piece = self._over or await self.receive(seconds)
+        piece = self._over or on_the_loop(self.receive, seconds)
         self._over = piece[len(buffer) :]
         piece = piece[: len(buffer)]
         buffer[: len(piece)] = piece

@@ -1,8 +1,8 @@
 """Downloading the workspace archive and unpacking it on the way, with resume.
 
 A transfer that breaks goes on at the byte where it stopped, as long as it is the same representation (RFC
-9110, sections 13.1.5 and 14). Hashing and unpacking go on in worker threads, a piece at a time, while the next one is
-read; at most two pieces wait, so a slow disk slows the gateway down.
+9110, sections 13.1.5 and 14). One worker thread receives and hashes, another one unpacks; what is received and not
+unpacked yet has a bound, so a slow disk slows the gateway down.
 """
 
 import hashlib
@@ -21,9 +21,11 @@ from driver.layout import Layout
 from driver.log import Log
 from driver.workspace.empty import empty
 from driver.workspace.extract import Extractor, sha256_field
-from driver.workspace.pipeline import pipeline
+from driver.workspace.pieces import Pieces
 from driver.workspace.tar_reader import TarLimits
 
+_PIECES: Final = 4
+_PIECE_BYTES: Final = 2 * 1024 * 1024
 _IDLE_TRIES: Final = 32
 """Tries in a row that may bring nothing new. With back-off they outlast a gateway that restarts."""
 _PROGRESS_SECONDS: Final = 2.0
@@ -168,21 +170,39 @@ class Fetch:
             raise _WrongArchive(f"the gateway sends an archive with the digest {digest}, not {self._promise.digest}")
 
     async def _pump(self, stream: ArchiveStream) -> None:
-        """Read on while earlier pieces are hashed and unpacked; what came before a break is not lost."""
-        async with pipeline(self._hash) as hashing, pipeline(self._unpack) as unpacking:
-            async for piece in stream.chunks:
-                await hashing(piece)
-                await unpacking(piece)
+        """Receive and hash in one thread and unpack in another; what came before a break is not lost."""
+        pieces = Pieces(_PIECES, _PIECE_BYTES)
+        failures: list[Exception] = []
 
-    async def _hash(self, data: bytes) -> None:
-        await to_thread.run_sync(self._sha256.update, data)
+        def receive(buffer: memoryview, check: Callable[[], None]) -> int:
+            size = stream.fill(buffer, check)
+            self._sha256.update(buffer[:size])
+            return size
 
-    async def _unpack(self, data: bytes) -> None:
+        async def give() -> None:
+            try:
+                await to_thread.run_sync(pieces.give_all, receive, from_thread.check_cancelled)
+            except Exception as error:
+                failures.append(error)
+
+        async def take() -> None:
+            try:
+                await to_thread.run_sync(pieces.take_all, self._unpack)
+            except Exception as error:
+                failures.insert(0, error)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(take)
+            tasks.start_soon(give)
+        if failures:
+            raise failures[0]
+
+    def _unpack(self, piece: memoryview) -> None:
         extractor = self._unpacking()
-        if self._length is not None and self._offset + len(data) > self._length:
+        if self._length is not None and self._offset + len(piece) > self._length:
             raise ArchiveRefused(f"the archive goes on after the {self._length:,} bytes that its digest covers")
-        await to_thread.run_sync(extractor.feed, data)
-        self._offset += len(data)
+        extractor.feed(piece)
+        self._offset += len(piece)
         self._furthest = max(self._furthest, self._offset)
         self._report(extractor)
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from driver.workspace.tar_fields import BLOCK_BYTES, Header, pax_records, pax_size
+from driver.workspace.tar_fields import BLOCK_BYTES, pax_records, pax_size
 
 EXTENDED_BYTES: Final = 64 * 1024
 """The most that one pax header or GNU long name may hold; extended attributes are the large part of it."""
@@ -39,16 +39,16 @@ class Extended:
         """Bytes of the extended header that are still to come, padding included."""
         return self._left + self._padding
 
-    def begin(self, header: Header) -> None:
-        """Take the block that announces an extended header."""
+    def begin(self, kind: bytes, size: int) -> None:
+        """Take the block that announces an extended header of that kind, with so many bytes."""
         if self.pending:
             raise ValueError("only one extended header may come before an entry")
-        if not 0 < header.size <= EXTENDED_BYTES:
-            raise ValueError(f"an extended header has 1 to {EXTENDED_BYTES:,} bytes, this one has {header.size:,}")
-        self._kind = header.kind
-        self._left = header.size
-        self._padding = -header.size % BLOCK_BYTES
-        self.pending = header.kind != _PAX_GLOBAL
+        if not 0 < size <= EXTENDED_BYTES:
+            raise ValueError(f"an extended header has 1 to {EXTENDED_BYTES:,} bytes, this one has {size:,}")
+        self._kind = kind
+        self._left = size
+        self._padding = -size % BLOCK_BYTES
+        self.pending = kind != _PAX_GLOBAL
 
     def take(self, view: memoryview) -> memoryview:
         """Take some bytes of it and give back the rest."""
@@ -63,10 +63,10 @@ class Extended:
         self._padding -= skipped
         return view[skipped:]
 
-    def apply(self, header: Header) -> tuple[bytes, int]:
-        """The name and the size of the entry with this header; what was held for it is used up."""
-        name = header.name if self._name is None else self._name
-        size = header.size if self._size is None else self._size
+    def apply(self, name: bytes, size: int) -> tuple[bytes, int]:
+        """The name and the size of the entry whose header has these; what was held for it is used up."""
+        name = name if self._name is None else self._name
+        size = size if self._size is None else self._size
         self._name = self._size = None
         self.pending = False
         return name, size

@@ -7,7 +7,7 @@ Format". Everything here raises ValueError that says which rule is broken.
 from collections.abc import Iterator
 from functools import lru_cache
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 from zlib import adler32
 
 BLOCK_BYTES: Final = 512
@@ -20,13 +20,8 @@ _FIELDS: Final = Struct("100s 8s 16x 12s 12x 8s c 100x 8s 80x 155s 12x").unpack
 _SIZE_DIGITS: Final = 19  # of 2 ** 63, the largest size that a file system can have
 
 
-class Header(NamedTuple):
-    """One header block. `size` is in bytes; `kind` is the one byte of the type flag."""
-
-    name: bytes
-    kind: bytes
-    size: int
-    executable: bool
+Header = tuple[bytes, bytes, int, bool]
+"""One header block: name, the one byte of the type flag, size in bytes, whether the owner may execute it."""
 
 
 def raw_name(block: bytes) -> bytes:
@@ -46,7 +41,7 @@ def parse_header(block: bytes) -> Header:
     # GNU tar keeps other things where ustar keeps the prefix.
     if magic == _USTAR and prefix[0] and (above := _text(prefix, "prefix")):
         name = above + b"/" + name
-    return Header(name, kind, _size(size), _is_executable(mode))
+    return name, kind, _size(size), _is_executable(mode)
 
 
 def _checksum(block: bytes) -> int:

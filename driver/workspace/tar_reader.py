@@ -168,9 +168,9 @@ class TarReader:
             if self._end_marks:
                 raise ValueError("there is data after an end mark")
             header = parse_header(block)
-            if header.kind in tar_extended.KINDS:
-                self._name = header.name
-                self._extended.begin(header)
+            if header[1] in tar_extended.KINDS:
+                self._name, kind, size, _ = header
+                self._extended.begin(kind, size)
                 return None
             return self._entry(header, self._limits.bytes - self._fed + unread)
         except ValueError as error:
@@ -190,7 +190,7 @@ class TarReader:
         """Check an entry against every rule; None stands for a directory."""
         name, kind, size, executable = header
         if self._extended.pending:
-            name, size = self._extended.apply(header)
+            name, size = self._extended.apply(name, size)
         self._name = name
         self._entries += 1
         if self._entries > self._limits.entries:

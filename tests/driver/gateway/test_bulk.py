@@ -14,6 +14,7 @@ from driver.errors import ContractError, GatewayRefused, GatewayUnavailable
 from driver.gateway.answer import tls_context
 from driver.gateway.client import GatewayClient, RunCalls
 from driver.gateway.wire import Run
+from tests.driver.gateway.receiving import all_of, pieces_of
 
 pytestmark = pytest.mark.anyio
 
@@ -57,11 +58,11 @@ async def calls(url: str, ca: Path | None = None) -> AsyncIterator[RunCalls]:
 
 async def download(port: int) -> tuple[list[int], bytes]:
     async with calls(f"http://127.0.0.1:{port}") as run, run.workspace(0, None) as stream:
-        pieces = [bytes(piece) async for piece in stream.chunks]
+        pieces = [piece async for piece in pieces_of(stream)]
     return [len(piece) for piece in pieces], b"".join(pieces)
 
 
-async def test_a_body_comes_in_pieces_of_2_mib() -> None:
+async def test_a_body_comes_in_few_pieces() -> None:
     """The request carries token and claim; the body is whole, in few pieces, whatever the network cuts."""
     asked: list[bytes] = []
 
@@ -74,7 +75,7 @@ async def test_a_body_comes_in_pieces_of_2_mib() -> None:
     with serving(serve) as port:
         sizes, body = await download(port)
     assert body == BODY
-    assert sizes == [2 << 20] * 2 + [len(BODY) - (4 << 20)]
+    assert len(sizes) < len(BODY) / 70_000 / 2
     lines = asked[0].decode().split("\r\n")
     assert lines[0] == "GET /internal/agent/runs/run-1/runtime/workspace HTTP/1.1"
     assert {f"host: 127.0.0.1:{port}", "authorization: Bearer the-token", "accept-encoding: identity"} < set(lines)
@@ -110,7 +111,7 @@ async def test_what_came_before_a_break_is_given(after: int) -> None:
     with serving(serve) as port:
         async with calls(f"http://127.0.0.1:{port}") as run, run.workspace(0, None) as stream:
             with pytest.raises(GatewayUnavailable, match="the transfer broke off"):  # noqa: PT012 # it is the loop
-                async for piece in stream.chunks:
+                async for piece in pieces_of(stream):
                     came += piece
     assert came == BODY[:after]
 
@@ -159,7 +160,7 @@ async def test_https(tmp_path: Path) -> None:
 
     with serving(serve, tls) as port:
         async with calls(f"https://127.0.0.1:{port}", ca) as run, run.workspace(0, None) as stream:
-            assert b"".join([bytes(piece) async for piece in stream.chunks]) == BODY
+            assert await all_of(stream) == BODY
     asked: list[bytes] = []
     with serving(lambda _connection, request: asked.append(request), tls) as port:
         async with calls(f"https://127.0.0.1:{port}") as run:

@@ -28,6 +28,7 @@ from driver.gateway import wire
 from driver.gateway.answer import ANSWER_BYTES, tls_context
 from driver.gateway.client import GatewayClient, RunCalls
 from driver.gateway.pull import NoWork, PullClient, Pulled
+from tests.driver.gateway.receiving import all_of
 from tests.driver.over_httpx import OverHttpx
 
 pytestmark = pytest.mark.anyio
@@ -141,7 +142,7 @@ async def test_workspace(calls: RunCalls) -> None:
     )
     async with calls.workspace(0, None) as stream:
         assert (stream.offset, stream.etag, stream.length, stream.digest) == (0, '"v1"', 10, DIGEST)
-        assert b"".join([chunk async for chunk in stream.chunks]) == b"0123456789"
+        assert await all_of(stream) == b"0123456789"
     headers = route.calls.last.request.headers
     assert "range" not in headers
     assert headers["accept-encoding"] == "identity"
@@ -155,7 +156,7 @@ async def test_workspace_resumes(calls: RunCalls) -> None:
     )
     async with calls.workspace(6, '"v1"') as stream:
         assert (stream.offset, stream.length) == (6, 10)
-        assert b"".join([chunk async for chunk in stream.chunks]) == b"6789"
+        assert await all_of(stream) == b"6789"
     headers = route.calls.last.request.headers
     assert (headers["range"], headers["if-range"]) == ("bytes=6-", '"v1"')
 

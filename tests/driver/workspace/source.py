@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import anyio
 
 from driver.errors import GatewayError, GatewayUnavailable
-from driver.gateway.archive import ArchiveStream
+from driver.gateway.archive import ArchiveStream, filling
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Source:
         chunks = self._chunks(answer, begin)
         self.open += 1
         try:
-            yield ArchiveStream(begin, answer.etag, length, answer.digest, chunks)
+            yield ArchiveStream(begin, answer.etag, length, answer.digest, filling(chunks))
         finally:
             self.open -= 1
             await chunks.aclose()  # type: ignore[attr-defined]  # it is a generator

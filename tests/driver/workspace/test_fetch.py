@@ -217,13 +217,14 @@ async def test_a_digest_that_stays_wrong(layout: Layout) -> None:
 async def test_progress_at_most_every_two_seconds(layout: Layout) -> None:
     """Progress tells bytes, files and the total, at a human pace."""
     large = file(b"a", b"a" * 3_000_000) + file(b"b", b"b" * 3_000_000) + END
-    source = Source([Answer(large)], chunk=2_500_000)
+    source = Source([Answer(large)], chunk=2_000_000)
     case = Case(layout, source, most=10_000_000, digest=field(large))
     case.clock.now = iter(range(100)).__next__  # type: ignore[method-assign] # each look takes a second
     await case.fetch.run()
     progress = [event for event in case.events() if event["event"] == "workspace.progress"]
     assert progress == [
-        {"event": "workspace.progress", "bytes": 5_000_000, "files": 1, "total": len(large)},
+        {"event": "workspace.progress", "bytes": 4_000_000, "files": 1, "total": len(large)},
+        {"event": "workspace.progress", "bytes": len(large), "files": 2, "total": len(large)},
     ]
 
 
