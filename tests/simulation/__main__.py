@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 
 from tests.simulation.history import trace
@@ -23,8 +24,11 @@ def story(seed: int) -> tuple[Told, list[str]]:
 
 
 def judged(seed: int) -> tuple[int, list[str]]:
-    """A seed, and the rules that its world broke."""
-    return seed, story(seed)[1]
+    """A seed, and the rules that its world broke. A world that breaks itself is told as well, and the others go on."""
+    try:
+        return seed, story(seed)[1]
+    except Exception:
+        return seed, [traceback.format_exc()]
 
 
 def _say(line: str) -> None:

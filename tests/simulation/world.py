@@ -18,6 +18,7 @@ from unittest.mock import patch
 import anyio
 from anyio import to_thread
 
+from driver.isolation import IsolationGate
 from driver.kind import HeldRun, Outcome
 from driver.probe import Probe, Verdict
 from driver.stub.runs import State
@@ -146,10 +147,10 @@ class World:
         out.mkdir()
 
         async def work(held: HeldRun) -> Outcome:
-            return await self._work(name, out / "out", held)
+            return await self._work(name, out / "out", held, bench.gate)
 
         async def probe(_: Target, __: float) -> Probe:
-            return await self._probe(name, rng)
+            return await self._probe(name, rng, bench.gate)
 
         seed = self._seed * 1000 + self._drivers
         rng = random.Random(f"probes {seed}")
@@ -163,11 +164,11 @@ class World:
             network=network,
             seed=seed,
         )
-        self._living[name] = bench, network, anyio.CancelScope()
-        self._tasks.start_soon(self._drive, name)
+        scope = anyio.CancelScope()
+        self._living[name] = bench, network, scope
+        self._tasks.start_soon(self._drive, name, bench, scope)
 
-    async def _drive(self, name: str) -> None:
-        bench, _, scope = self._living[name]
+    async def _drive(self, name: str, bench: Bench, scope: anyio.CancelScope) -> None:
         self._history.note(name, "starts", sandbox=self._gateway.state.sandbox.id)
         with scope:
             code = await bench.loop()
@@ -176,20 +177,20 @@ class World:
             self._history.note(name, "fault", error=fault["traceback"])
         self._living.pop(name, None)
 
-    async def _probe(self, name: str, rng: random.Random) -> Probe:
+    async def _probe(self, name: str, rng: random.Random, gate: IsolationGate) -> Probe:
         """The Kubernetes API Service answers while the network policy is not in force."""
         await self._clock.sleep(rng.uniform(0, 0.3))
         if self._clock.now() >= self._open_until:
             return Probe(Verdict.CLOSED, "refused")
         if name in self._living:
-            self._history.note(name, "reaches", target=str(_TARGET), passed=self._living[name][0].gate.passed)
+            self._history.note(name, "reaches", target=str(_TARGET), passed=gate.passed)
         return Probe(Verdict.OPEN, "opened")
 
-    async def _work(self, name: str, out: Path, held: HeldRun) -> Outcome:
+    async def _work(self, name: str, out: Path, held: HeldRun, gate: IsolationGate) -> Outcome:
         """A kind as the real ones go: work that a stop cuts short, then the result, whatever became of the work."""
         rng = random.Random(f"{self._seed} {held.run.id} {held.run.epoch}")
         claim = {"run": held.run.id, "epoch": held.run.epoch}
-        self._history.note(name, "works", **claim, passed=self._living[name][0].gate.passed)
+        self._history.note(name, "works", **claim, passed=gate.passed)
         try:
             with held.work() as work:
                 await self._clock.sleep(rng.choice((0.0, rng.uniform(0, 10), rng.uniform(0, 90))))
