@@ -184,12 +184,16 @@ class Fetch:
                 await to_thread.run_sync(pieces.give_all, receive, from_thread.check_cancelled)
             except Exception as error:
                 failures.append(error)
+            finally:
+                pieces.end()
 
         async def take() -> None:
             try:
                 await to_thread.run_sync(pieces.take_all, self._unpack)
             except Exception as error:
                 failures.insert(0, error)
+            finally:
+                pieces.abandon()
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(take)

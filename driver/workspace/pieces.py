@@ -38,7 +38,11 @@ class Pieces:
         except _NobodyTakes:
             return
         finally:
-            self._full.put(None)
+            self.end()
+
+    def end(self) -> None:
+        """Nothing more is given. To be called as well where `give_all` may not have begun; may be called again."""
+        self._full.put(None)
 
     def take_all(self, take: Callable[[memoryview], None]) -> None:
         """Give each piece to `take`, until the other thread has ended. A piece is valid within its call only."""
@@ -48,7 +52,11 @@ class Pieces:
                 take(memoryview(buffer)[:size])
                 self._free.put(buffer)
         finally:
-            self._is_taken = False
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Nothing more is taken. As `end`, for `take_all`."""
+        self._is_taken = False
 
     def _next_free(self, look: Check) -> bytearray:
         while True:

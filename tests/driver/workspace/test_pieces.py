@@ -109,3 +109,15 @@ def test_a_giver_that_waits_can_be_cancelled() -> None:
         way.give_all(filling(iter(GIVEN)), cancelled)
     way.take_all(lambda piece: taken.append(bytes(piece)))
     assert taken == GIVEN[:3]
+
+
+def test_one_side_that_never_begins() -> None:
+    """A cancel can come before the other thread was there; neither waits for it then."""
+    taken: list[bytes] = []
+    way = Pieces(3, 8)
+    way.end()
+    way.take_all(lambda piece: taken.append(bytes(piece)))
+    way = Pieces(3, 8)
+    way.abandon()
+    way.give_all(filling(iter(GIVEN)), nothing)
+    assert taken == []
