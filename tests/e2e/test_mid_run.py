@@ -33,7 +33,7 @@ async def test_claim_lost_at_a_renewal(tmp_path: Path) -> None:
     fault = {"at": "renew", "nth": 1, "what": "take_away"}
     workspace = tmp_path / "workspace"
     async with (
-        running_stub(scenario(run={"lease_seconds": 3, "attempts": 2}, fault=[fault])) as stub,
+        running_stub(scenario(run={"lease_seconds": 9, "attempts": 2}, fault=[fault])) as stub,
         driving(stub, workspace, DRIVER_PROGRAM_REVIEW=shell(UNFINISHED)) as driver,
     ):
         lost = await driver.wait_event("claim.lost")
