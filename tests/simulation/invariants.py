@@ -209,10 +209,15 @@ def nobody_works_in_an_open_network(told: Told) -> Iterator[str]:
 
 
 def nothing_is_told_without_isolation(told: Told) -> Iterator[str]:
-    """Once a driver past its gate sees the network open, it tells UNISOLATED and nothing else, and exits 77."""
+    """Once the watch beside a kind sees the network open, its driver tells UNISOLATED and no more, and exits 77."""
     opened: dict[str, float] = {}
+    working: set[str] = set()
     for moment in told.moments:
-        if moment.what == "reaches" and moment.passed:
+        if moment.what == "works":
+            working.add(moment.who)
+        elif moment.what == "rests":
+            working.discard(moment.who)
+        elif moment.what == "reaches" and moment.who in working:
             opened.setdefault(moment.who, moment.at)
         if moment.who not in opened or moment.at == opened[moment.who]:
             continue

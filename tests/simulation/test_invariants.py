@@ -36,7 +36,8 @@ def end(at: float, outcome: str = "COMPLETED", **fields: object) -> Moment:
 MEASURED = moment(5, "measured", exit=0, content=digest(b"here"))
 CONFIRMED = moment(6, "heard", call="result", status=204, confirmed=True)
 
-REACHES = Moment(5, "driver-1", "reaches", {"passed": True})
+WORKS = moment(1, "works", passed=True)
+REACHES = Moment(5, "driver-1", "reaches", {"target": "10.96.0.1:443"})
 
 BAD: dict[invariants.Rule, Told] = {
     invariants.nothing_is_sent_after_the_lease: Told([*claimed(), moment(60, "sent", call="result")]),
@@ -58,7 +59,7 @@ BAD: dict[invariants.Rule, Told] = {
     ),
     invariants.nobody_works_in_an_open_network: Told([*claimed(), moment(1, "works", passed=False)]),
     invariants.nothing_is_told_without_isolation: Told(
-        [*claimed(), REACHES, moment(6, "sent", call="end", outcome="COMPLETED")]
+        [*claimed(), WORKS, REACHES, moment(6, "sent", call="end", outcome="COMPLETED")]
     ),
     invariants.renewals_keep_their_pace: Told([*claimed(), moment(26, "rests")]),
     invariants.a_stop_is_over_within_its_grace: Told(
@@ -70,7 +71,7 @@ BAD: dict[invariants.Rule, Told] = {
 GOOD = Told(
     [
         *claimed(),
-        moment(1, "works", passed=True),
+        WORKS,
         MEASURED,
         moment(5, "sent", call="result"),
         CONFIRMED,
@@ -131,12 +132,12 @@ def test_a_claim_that_was_lost_on_its_way() -> None:
 def test_work_in_an_open_network() -> None:
     """The watch may take its interval to see that the network is open, and no longer."""
     opened = Moment(2, "world", "open_network", {"seconds": 40.0})
-    ends = [Told([*claimed(), moment(1, "works", passed=True), opened, moment(at, "rests")]) for at in (19, 21)]
+    ends = [Told([*claimed(), WORKS, opened, moment(at, "rests")]) for at in (19, 21)]
     assert [bool(list(invariants.nobody_works_in_an_open_network(told))) for told in ends] == [False, True]
 
 
 def test_a_driver_that_stays_in_an_open_network() -> None:
     """It tells UNISOLATED, and exits with the code for that."""
-    told = [*claimed(), REACHES, moment(6, "sent", call="end", outcome="UNISOLATED")]
+    told = [*claimed(), WORKS, REACHES, moment(6, "sent", call="end", outcome="UNISOLATED")]
     codes = [Told([*told, Moment(7, "driver-1", "exits", {"code": code})]) for code in (77, 0)]
     assert [bool(list(invariants.nothing_is_told_without_isolation(told))) for told in codes] == [False, True]

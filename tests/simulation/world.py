@@ -150,7 +150,7 @@ class World:
             return await self._work(name, out / "out", held, bench.gate)
 
         async def probe(_: Target, __: float) -> Probe:
-            return await self._probe(name, rng, bench.gate)
+            return await self._probe(name, rng)
 
         seed = self._seed * 1000 + self._drivers
         rng = random.Random(f"probes {seed}")
@@ -177,13 +177,13 @@ class World:
             self._history.note(name, "fault", error=fault["traceback"])
         self._living.pop(name, None)
 
-    async def _probe(self, name: str, rng: random.Random, gate: IsolationGate) -> Probe:
+    async def _probe(self, name: str, rng: random.Random) -> Probe:
         """The Kubernetes API Service answers while the network policy is not in force."""
         await self._clock.sleep(rng.uniform(0, 0.3))
         if self._clock.now() >= self._open_until:
             return Probe(Verdict.CLOSED, "refused")
         if name in self._living:
-            self._history.note(name, "reaches", target=str(_TARGET), passed=gate.passed)
+            self._history.note(name, "reaches", target=str(_TARGET))
         return Probe(Verdict.OPEN, "opened")
 
     async def _work(self, name: str, out: Path, held: HeldRun, gate: IsolationGate) -> Outcome:
