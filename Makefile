@@ -40,7 +40,8 @@ test: $(READY)
 	$(BIN)/pytest -q -n 2 --dist loadfile
 
 test-slow: $(READY)
-	$(BIN)/pytest -m slow --ignore=tests/hostile --ignore=tests/agents
+	$(BIN)/pytest -q -n 2 --dist worksteal -m "slow and not alone" --ignore=tests/hostile --ignore=tests/agents
+	$(BIN)/pytest -q -m alone
 
 # Programs that attack what is promised about programs; as root, since it makes containers of namespaces.
 hostile: $(READY)

@@ -46,7 +46,7 @@ async def test_ends_the_measuring_program_when_it_hangs(tmp_path: Path) -> None:
 
     async with fake_door(chatter) as door:
         async with await anyio.open_process(
-            command(), cwd=workspace, env=surroundings(door) | {"DRIVER_WORK_SECONDS": "2"}, stderr=None
+            command(), cwd=workspace, env=surroundings(door) | {"DRIVER_WORK_SECONDS": "6"}, stderr=None
         ) as process:
             exit = await process.wait()
     assert exit == ProgramExit.WATCHDOG

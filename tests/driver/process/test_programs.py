@@ -362,7 +362,9 @@ async def test_a_fault_in_the_grace_ends_the_program(bench: Bench, monkeypatch: 
     assert bench.children.waited() == bench.children.spared()
 
 
-@pytest.mark.parametrize("children", [100, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(300)])])
+@pytest.mark.parametrize(
+    "children", [100, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(300)])]
+)
 def test_as_pid_1(children: int) -> None:
     """As PID 1: 500 orphans leave no zombie after 2 s, short children keep their codes in a storm, nothing is left."""
     unshare = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -373,8 +375,8 @@ def test_as_pid_1(children: int) -> None:
     assert (done.returncode, done.stdout) == (0, "zombies of orphans: 0\nwrong codes: []\nleft: []\n"), done.stderr
 
 
-# By itself, as the slow ones run: for some seconds it leaves no CPU to whatever runs beside it.
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize("start", ["exec {}", "{}; exit"], ids=["pid-1", "subreaper"])
 def test_fork_bomb(tmp_path: Path, start: str) -> None:
     """A bomb that uses up all processes, each in its own session, is over: 137, `processes`; the next one runs."""
