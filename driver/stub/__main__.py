@@ -45,7 +45,11 @@ async def _run(options: argparse.Namespace) -> None:
     _make_directory(options.results)
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with running_stub(
-            scenario, port=options.port, provider=_provider(options), results=options.results
+            scenario,
+            port=options.port,
+            provider=_provider(options),
+            results=options.results,
+            state_file=options.state,
         ) as stub:
             ready = {"url": stub.url, "token": stub.token, "subject": scenario.subject}
             print(json.dumps(ready), flush=True)  # noqa: T201 # the one line that is promised
@@ -75,6 +79,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--directory", type=Path, help="a directory to serve as the workspace, as it is")
     parser.add_argument("--port", type=_port, default=0, help="the port to listen on; any free one by default")
     parser.add_argument("--results", type=Path, help="a directory for the uploaded results")
+    parser.add_argument(
+        "--state", type=Path, help="a file for the state, which a stub that is started again goes on from"
+    )
     parser.add_argument("--provider-url", help="pass model calls on to this provider")
     parser.add_argument("--provider-key-env", metavar="NAME", help="the variable that holds the provider's key")
     parser.add_argument("--model", help="the model's id")

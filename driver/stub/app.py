@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import anyio
+import anyio.lowlevel
 
 from driver.http1 import BodyStalled, ClientGone, Exchange
 from driver.stub import observe, received
@@ -26,10 +27,21 @@ _NOTED_CHARACTERS: Final = 200
 
 
 class App:
-    """Serves one GatewayState; `handle` is the handler of a server."""
+    """Serves one GatewayState; `handle` is the handler of a server.
 
-    def __init__(self, state: GatewayState, *, provider: Provider | None = None, results: Path | None = None) -> None:
+    Before a call that changed something is answered, `keep` is called and waited for.
+    """
+
+    def __init__(
+        self,
+        state: GatewayState,
+        *,
+        provider: Provider | None = None,
+        results: Path | None = None,
+        keep: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint_if_cancelled,
+    ) -> None:
         self._state = state
+        self._keep = keep
         self._observe = observe.Observe(state)
         self._model = ModelCalls(state, provider)
         calls = Calls(state, results)
@@ -110,8 +122,18 @@ class App:
             call = call.struck(self._state.faults.strike(call.place))
         self._write_down(call)
         self._strike_state(call)
+        if call.strikes.names:
+            await self._keep()
         if not await self._strike_exchange(call):
             return
+        try:
+            await self._fenced(call)
+        except Rejected:
+            # A refusal can tell of what was done before, as that a result stands already.
+            await self._keep()
+            raise
+
+    async def _fenced(self, call: Received) -> None:
         sandbox = self._state.sandboxes.admit(call.token)
         if call.run_id:
             self._state.require_subject(sandbox, call.run_id)
@@ -160,6 +182,7 @@ class App:
             epoch=call.epoch,
             status=answer.status,
         )
+        await self._keep()
         await send(call.exchange, answer, call.strikes)
 
     def _write_down(self, call: Received) -> None:

@@ -3,7 +3,8 @@
 DriverError
 └── StubError                    the stub cannot start; one line for the person who started it
     ├── ScenarioError            the scenario file is wrong; names the field
-    └── RepositoryError          the repository or range cannot be reviewed
+    ├── RepositoryError          the repository or range cannot be reviewed
+    └── StateError               the state file cannot be read or written; names it
 
 DriverError
 └── Rejected                     a call is answered with a problem document (RFC 9457)
@@ -11,6 +12,8 @@ DriverError
     ├── ClaimNotHeld             409 without an ETag
     └── ResultKept               409 with the ETag of the first result
 """
+
+from pathlib import Path
 
 from driver.errors import DriverError
 
@@ -25,6 +28,13 @@ class ScenarioError(StubError):
 
 class RepositoryError(StubError):
     """The repository cannot be reviewed."""
+
+
+class StateError(StubError):
+    """The state file cannot be used."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(f"{path}: {why}")
 
 
 class Rejected(DriverError):

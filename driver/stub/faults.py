@@ -1,17 +1,17 @@
 """Which fault strikes which call. The number of a call counts the calls at its place, from 1."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from driver.stub.fault_table import FaultTable, Place
 
 
 class Faults:
-    """The faults of a scenario and how often each place was called."""
+    """The faults of a scenario and how often each place was called, `calls` of them before."""
 
-    def __init__(self, faults: Sequence[FaultTable]) -> None:
+    def __init__(self, faults: Sequence[FaultTable], calls: Mapping[str, int] | None = None) -> None:
         self._faults = list(faults)
-        self._calls: Counter[str] = Counter()
+        self._calls: Counter[str] = Counter(calls)
 
     @property
     def calls(self) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,8 +42,8 @@ class Result:
 class Results:
     """What was delivered, oldest first."""
 
-    def __init__(self) -> None:
-        self._kept: dict[tuple[str, int], Result] = {}
+    def __init__(self, results: Iterable[Result] = ()) -> None:
+        self._kept = {(result.run, result.epoch): result for result in results}
 
     def __iter__(self) -> Iterator[Result]:
         return iter(self._kept.values())
@@ -73,5 +73,12 @@ def write_result(directory: Path, result: Result) -> None:
     """Keep a result on disk: `<run>-<epoch>.tar`, and beside it `.json` with the exit and the digest."""
     directory.mkdir(parents=True, exist_ok=True)
     name = f"{result.run}-{result.epoch}"
-    (directory / f"{name}.tar").write_bytes(result.body)
-    (directory / f"{name}.json").write_text(json.dumps(result.as_json(), indent=2) + "\n", "utf-8")
+    _write_whole(directory / f"{name}.tar", result.body)
+    _write_whole(directory / f"{name}.json", (json.dumps(result.as_json(), indent=2) + "\n").encode())
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    """All of it or nothing: a stub may be killed while it writes."""
+    unfinished = path.with_name(f".{path.name}.part")
+    unfinished.write_bytes(content)
+    unfinished.replace(path)

@@ -8,7 +8,7 @@ run of a subject is leased, and a subject's runs are claimed in the order they w
 Plain synchronous state: nothing here waits, so each call is one transaction.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -116,6 +116,10 @@ class Runs:
         run.epoch, run.attempt = ended.epoch, ended.attempt
         self._tell("run.continues", run, ended=run_id)
         return run
+
+    def restore(self, runs: Iterable[AgentRun]) -> None:
+        """Take up the runs of a stub before this one, as they were."""
+        self._runs = {run.terms.id: run for run in runs}
 
     def next_of(self, subject: str) -> AgentRun | None:
         """The run that the subject's next claim would take: the oldest that does not yield, due or not, or None."""

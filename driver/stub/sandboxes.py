@@ -9,7 +9,7 @@ import base64
 import binascii
 import hmac
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -64,6 +64,10 @@ class Sandboxes:
 
     def __iter__(self) -> Iterator[Sandbox]:
         return iter(self._sandboxes.values())
+
+    def restore(self, sandboxes: Iterable[Sandbox]) -> None:
+        """Take up the sandboxes of a stub before this one, as they were."""
+        self._sandboxes = {sandbox.id: sandbox for sandbox in sandboxes}
 
     def ensure(self, workspace: str, subject: str, life: timedelta) -> Sandbox:
         """The live sandbox of the subject; a new one where there is none."""

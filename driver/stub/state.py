@@ -16,6 +16,7 @@ from driver.stub.faults import Faults
 from driver.stub.journal import Journal
 from driver.stub.model.script import Script
 from driver.stub.observations import Admissions
+from driver.stub.remembered import Remembered
 from driver.stub.results import Results
 from driver.stub.runs import AgentRun, Runs
 from driver.stub.sandboxes import Sandbox, Sandboxes
@@ -24,28 +25,66 @@ from driver.stub.workspaces import Prepared
 
 
 class GatewayState:
-    """The state of one stub. `now` is the gateway's clock, `key` signs the tokens."""
+    """The state of one stub. `now` is the gateway's clock, `key` signs the tokens.
 
-    def __init__(self, scenario: Scenario, prepared: Prepared, *, now: Callable[[], datetime], key: bytes) -> None:
+    With `before` it goes on from what another stub of the same scenario knew, whose key is taken over as well.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        prepared: Prepared,
+        *,
+        now: Callable[[], datetime],
+        key: bytes,
+        before: Remembered | None = None,
+    ) -> None:
         self.scenario = scenario
         self.prepared = prepared
         self.now = now
         self.journal = Journal(now)
         self.runs = Runs(now, self.journal.record, turns=scenario.capacity.turns)
-        self.sandboxes = Sandboxes(key, now, self.journal.record)
-        self.results = Results()
+        self._key = key if before is None else bytes.fromhex(before.key)
+        self.sandboxes = Sandboxes(self._key, now, self.journal.record)
+        self.results = Results(() if before is None else before.results)
         self.admissions: dict[tuple[str, int], Admissions] = {}
         self.ends: list[tuple[str, int, End]] = []
-        self.faults = Faults(scenario.fault)
+        self.faults = Faults(scenario.fault, None if before is None else before.calls)
         self.script = Script(scenario.model, now)
         self.in_flight: Counter[tuple[str, int]] = Counter()
         self._withdrawn: set[str] = set()
         self._tables: dict[str, RunTable] = {}
-        for number, table in enumerate(scenario.run, 1):
-            run = self.runs.queue(table.terms(number))
-            self._tables[run.terms.id] = table
+        if before is not None:
+            self._restore(before)
+        else:
+            for number, table in enumerate(scenario.run, 1):
+                run = self.runs.queue(table.terms(number))
+                self._tables[run.terms.id] = table
         life = timedelta(seconds=scenario.sandbox.life_seconds)
         self.sandbox = self.sandboxes.ensure(scenario.sandbox.workspace, scenario.subject, life)
+
+    def _restore(self, before: Remembered) -> None:
+        self.runs.restore(before.runs)
+        self.sandboxes.restore(before.sandboxes)
+        self.admissions = {(run, epoch): admissions for run, epoch, admissions in before.admissions}
+        self.ends = list(before.ends)
+        self._withdrawn = set(before.withdrawn)
+        self._tables = dict(before.tables)
+        self.journal.record("stub.restarted")
+
+    def remember(self) -> Remembered:
+        """What a stub after this one has to know."""
+        return Remembered(
+            key=self._key.hex(),
+            sandboxes=list(self.sandboxes),
+            runs=list(self.runs),
+            tables=dict(self._tables),
+            admissions=[(run, epoch, admissions) for (run, epoch), admissions in self.admissions.items()],
+            ends=list(self.ends),
+            withdrawn=sorted(self._withdrawn),
+            calls=self.faults.calls,
+            results=list(self.results),
+        )
 
     def table(self, run: AgentRun) -> RunTable:
         """What the scenario says about a run."""

@@ -80,16 +80,25 @@ async def calling(
     provider: ProviderSettings | None = None,
 ) -> AsyncIterator[Caller]:
     """A running stub and a caller that has its token."""
-    async with running_stub(
-        parse_scenario({"workspace": {"directory": TREE}, **(scenario or {})}),
-        results=results,
-        provider=provider,
-        reap_seconds=0.01,
-        now=now,
-    ) as stub:
-        headers = {"authorization": f"Bearer {stub.token}"}
-        async with httpx.AsyncClient(base_url=stub.url, headers=headers, trust_env=False, timeout=10) as http:
-            yield Caller(stub, http)
+    async with (
+        running_stub(
+            parse_scenario({"workspace": {"directory": TREE}, **(scenario or {})}),
+            results=results,
+            provider=provider,
+            reap_seconds=0.01,
+            now=now,
+        ) as stub,
+        on_stub(stub) as caller,
+    ):
+        yield caller
+
+
+@asynccontextmanager
+async def on_stub(stub: Stub) -> AsyncIterator[Caller]:
+    """A caller that has the token of a running stub."""
+    headers = {"authorization": f"Bearer {stub.token}"}
+    async with httpx.AsyncClient(base_url=stub.url, headers=headers, trust_env=False, timeout=10) as http:
+        yield Caller(stub, http)
 
 
 def fault(at: str, what: str, nth: int | str = 1, **facts: Any) -> dict[str, Any]:
