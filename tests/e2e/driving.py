@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 from anyio.abc import Process
@@ -69,9 +69,19 @@ class Driver:
             changed.set()
 
 
+class Gateway(Protocol):
+    """What a driver has to know of a gateway: of a Stub, or of a GatewayProcess."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def token(self) -> str: ...
+
+
 @asynccontextmanager
 async def driving(
-    stub: Stub, workspace: Path, *, command: Sequence[str] = (str(ROOT / "entrypoint.sh"),), **environment: str
+    stub: Gateway, workspace: Path, *, command: Sequence[str] = (str(ROOT / "entrypoint.sh"),), **environment: str
 ) -> AsyncIterator[Driver]:
     """A driver on this stub; it is killed when the block is left, unless it has ended before.
 
