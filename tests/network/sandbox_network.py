@@ -77,6 +77,20 @@ class Network:
         lines += ["type filter hook input priority 0; policy accept;", *rules, "}", "}", ""]
         run("ip", "netns", "exec", self.node, "nft", "-f", "-", text="\n".join(lines))
 
+    def black_hole(self, family: Family, *rules: str) -> None:
+        """Besides these rules, swallow each packet to and from the gateway, of connections that stand as well."""
+        self.filter(*rules, f"{family.match} {family.gateway} tcp dport {_GATEWAY_PORT} drop")
+        out = f"{family.match.replace('daddr', 'saddr')} {family.gateway} tcp sport {_GATEWAY_PORT} drop"
+        lines = [
+            "table inet hole {",
+            "chain output {",
+            "type filter hook output priority 0; policy accept;",
+            out,
+            "}",
+            "}",
+        ]
+        run("ip", "netns", "exec", self.node, "nft", "-f", "-", text="\n".join([*lines, ""]))
+
     def listen(self, host: str, port: int) -> socket.socket:
         """A socket that listens in the node's network."""
         sockets: list[socket.socket] = []
