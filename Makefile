@@ -26,7 +26,10 @@ export AGENTS_DIR
 SEEDS ?= 300
 SEED ?=
 
-.PHONY: demo review test test-slow hostile simulate check format bench bench-start bench-door bench-sessions bench-workspace bench-litellm agents constraints clean
+# `make moments`: at so many moments of a run.
+MOMENTS ?= 100
+
+.PHONY: demo review test test-slow hostile moments simulate check format bench bench-start bench-door bench-sessions bench-workspace bench-litellm agents constraints clean
 
 demo: $(READY)
 	@$(BIN)/python -m driver.stub.demo --out="$$OUT"
@@ -46,6 +49,11 @@ test-slow: $(READY)
 # Programs that attack what is promised about programs; as root, since it makes containers of namespaces.
 hostile: $(READY)
 	$(BIN)/pytest -q -n 2 --dist worksteal -m slow tests/hostile
+
+# Driver, program and gateway killed, and the driver stopped, at many moments; the slow tests try a few.
+moments: $(READY)
+	DRIVER_TEST_MOMENTS="$(MOMENTS)" $(BIN)/pytest -q -n 2 -m slow \
+		tests/e2e/test_any_moment.py tests/e2e/test_gateway_killed.py tests/e2e/test_program_killed.py
 
 simulate: $(READY)
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed "$(SEED)",--seeds "$(SEEDS)")

@@ -7,15 +7,17 @@ from pathlib import Path
 import anyio
 import pytest
 
+from driver.stop import HURRIED_SECONDS
 from driver.stub.runs import AgentRun, State
 from driver.stub.server import Stub, running_stub
-from tests.e2e.driving import driving, files_of, gone, scenario, shell, stop_signal
+from tests.e2e.driving import Driver, driving, files_of, gone, scenario, shell, stop_signal
+from tests.e2e.moments import moments
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(900)]
 
 GRACE = 6.0
 LEASE = 3.0
-MOMENTS = 20
+MOMENTS = moments(5)
 WORK = "sleep 0.4; printf '{}' > out/result.json; sleep 0.4"
 # So long after the last grace nothing is waited for any more (driver.start).
 OVERTIME = 3.0
@@ -37,33 +39,63 @@ def the_run(stub: Stub) -> AgentRun:
     return next(iter(stub.state.runs))
 
 
-@pytest.mark.parametrize("program", [WORK, f"trap '' TERM; {WORK}"], ids=["obeys", "ignores it"])
-async def test_stopped(tmp_path: Path, program: str) -> None:
-    """SIGTERM from the first instant on: exit 0 within the grace, and a claim is never left to expire."""
-    whole = await seconds_of_a_run(tmp_path, shell(program))
+WAYS = {"SIGTERM": (signal.SIGTERM, 1), "SIGTERM twice": (signal.SIGTERM, 2), "SIGINT": (signal.SIGINT, 1)}
+PROGRAMS = {"obeys": WORK, "ignores it": f"trap '' TERM; {WORK}"}
+CASES = [(way, program) for way in WAYS for program in PROGRAMS]
+
+
+@pytest.mark.parametrize(("way", "program"), CASES)
+async def test_stopped(tmp_path: Path, way: str, program: str) -> None:
+    """From the first instant on: exit 0 within the grace, and a claim is never left to expire."""
+    number, times = WAYS[way]
+    settings = {"DRIVER_PROGRAM_REVIEW": shell(PROGRAMS[program]), "DRIVER_STOP_GRACE": str(GRACE)}
+    whole = await seconds_of_a_run(tmp_path, settings["DRIVER_PROGRAM_REVIEW"])
+    # No two cases strike at the same moments.
+    shift = CASES.index((way, program)) / len(CASES)
     outcomes = set()
-    for number in range(MOMENTS):
-        workspace = tmp_path / str(number)
+    for moment in range(MOMENTS):
+        workspace = tmp_path / str(moment)
         async with (
             running_stub(scenario(run={"attempts": 1, "lease_seconds": 600})) as stub,
             gone(workspace),
-            driving(stub, workspace, DRIVER_PROGRAM_REVIEW=shell(program), DRIVER_STOP_GRACE=str(GRACE)) as driver,
+            driving(stub, workspace, **settings) as driver,
         ):
-            await anyio.sleep(whole * number / MOMENTS)
-            stop_signal(driver)
-            asked = time.monotonic()
+            await anyio.sleep(whole * (moment + shift) / MOMENTS)
+            asked = await stop(driver, number, times)
             code = await driver.exit()
-            assert time.monotonic() - asked < GRACE + OVERTIME
+            assert time.monotonic() - asked < (GRACE if times == 1 else HURRIED_SECONDS) + OVERTIME
             run = the_run(stub)
             told = [end.outcome for _, _, end in stub.state.ends]
-            where = f"moment {number} of {MOMENTS}: {run.as_json()}, {told}, {driver.names()[-3:]}"
+            where = f"moment {moment} of {MOMENTS}: exit {code}, {run.as_json()}, {told}, {driver.names()[-3:]}"
             # Before its first instruction a process is ended by the signal itself.
-            assert code == 0 or (code == -signal.SIGTERM and run.epoch == 0), where
+            assert code == 0 or (code == -number and run.epoch == 0), where
             assert run.state is not State.LEASED, where
             assert told in ([], ["INTERRUPTED"], ["COMPLETED"]), where
             assert (told == []) == (run.epoch == 0), where
             outcomes.update(told)
     assert outcomes >= {"INTERRUPTED"}
+
+
+async def stop(driver: Driver, number: signal.Signals, times: int) -> float:
+    """Send the signal, each time after the driver has seen the one before; the moment of the last one."""
+    stop_signal(driver, number)
+    asked = time.monotonic()
+    for seen in range(1, times):
+        async with anyio.create_task_group() as tasks:
+
+            async def look(seen: int = seen) -> None:
+                while len(driver.named("driver.stopping")) < seen:
+                    await driver.changed()
+                tasks.cancel_scope.cancel("it has seen it")
+
+            tasks.start_soon(look)
+            await driver.process.wait()
+            tasks.cancel_scope.cancel("it has ended")
+        if driver.process.returncode is not None:
+            break
+        stop_signal(driver, number)
+        asked = time.monotonic()
+    return asked
 
 
 async def test_killed(tmp_path: Path) -> None:

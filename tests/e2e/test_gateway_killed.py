@@ -12,7 +12,7 @@ from tests.e2e.driving import driving, gone, shell, stop_signal
 from tests.e2e.gateway_process import gateway_process
 from tests.e2e.moments import moments
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(900)]
 
 MOMENTS = moments(6)
 NUMBERS = "".join(f"{number}\n" for number in range(1, 60_001)).encode()
