@@ -14,7 +14,7 @@ import pytest
 from tests.driver.holding import Bench, stay
 from tests.virtual_time import BACKEND, VirtualClock
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 DRIVERS = 200
 # Long enough that the pauses have grown to their cap.

@@ -228,7 +228,7 @@ async def test_unisolated(tmp_path: Path) -> None:
 
 async def test_result_whose_reply_was_lost(tmp_path: Path) -> None:
     """An upload that was stored before its reply was lost reads as success, and is stored once."""
-    fault = {"at": "result", "nth": 1, "what": "reset"}
+    fault = {"at": "result", "nth": 1, "what": "lost_reply"}
     async with running_stub(scenario(fault=[fault])) as stub, driving(stub, tmp_path / "workspace") as driver:
         ended = await driver.wait_event("run.ended")
         stop_signal(driver)
