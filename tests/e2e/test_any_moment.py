@@ -9,7 +9,7 @@ import pytest
 
 from driver.stop import HURRIED_SECONDS
 from driver.stub.runs import AgentRun, State
-from driver.stub.server import Stub, running_stub
+from driver.stub.server import Stub, gateway_clock, running_stub
 from tests.e2e.driving import Driver, driving, files_of, gone, scenario, shell, stop_signal
 from tests.e2e.moments import moments
 
@@ -19,6 +19,8 @@ GRACE = 6.0
 LEASE = 3.0
 MOMENTS = moments(5)
 WORK = "sleep 0.4; printf '{}' > out/result.json; sleep 0.4"
+# The gateway looks for leases that are over four times a second; more on a busy machine.
+REAP = 2.0
 # So long after the last grace nothing is waited for any more (driver.start).
 OVERTIME = 3.0
 
@@ -112,6 +114,7 @@ async def test_killed(tmp_path: Path) -> None:
             async with driving(stub, workspace, DRIVER_PROGRAM_REVIEW=shell(WORK)) as driver:
                 await anyio.sleep(whole * number / MOMENTS)
                 driver.process.kill()
+                killed = gateway_clock()
             async with driving(stub, workspace, DRIVER_PROGRAM_REVIEW=shell(WORK)) as driver:
                 with anyio.fail_after(30):
                     # The first may have ended the run: then nothing else tells that the second takes signals yet.
@@ -122,3 +125,5 @@ async def test_killed(tmp_path: Path) -> None:
             ends = [end.outcome for _, _, end in stub.state.ends]
             assert ends == ["COMPLETED"], f"moment {number} of {MOMENTS}: {the_run(stub).as_json()}"
             assert files_of(stub)["out/result.json"] == b"{}"
+            freed = [entry.time - killed for entry in stub.state.journal.named("run.requeued", because="LOST")]
+            assert all(after.total_seconds() <= LEASE + REAP for after in freed)

@@ -1,4 +1,4 @@
-"""Two drivers on one subject, one of them suspended with its program for longer than its lease."""
+"""Two drivers on one subject, while one of them is suspended or stopped for longer than its lease."""
 
 import signal
 from contextlib import suppress
@@ -59,6 +59,36 @@ async def test_one_subject(tmp_path: Path) -> None:
     work = sorted(spans(first)[1:] + spans(second))
     assert len(work) == RUNS
     assert all(before[1] <= after[0] for before, after in pairwise(work))
+
+
+async def test_a_stop_that_takes_longer_than_a_lease(tmp_path: Path) -> None:
+    """Renewals go on while a program takes its time to end: the other driver gets it handed back."""
+    go = tmp_path / "go"
+    program = f"trap '' TERM; echo ready; until [ -e {go} ]; do sleep 0.05; done; printf {{}} > out/result.json"
+    settings = {"DRIVER_PROGRAM_REVIEW": shell(program), "DRIVER_STOP_GRACE": "60"}
+    async with (
+        running_stub(scenario(run={"attempts": 3, "lease_seconds": 3})) as stub,
+        gone(tmp_path),
+        driving(stub, tmp_path / "a", **settings) as one,
+        driving(stub, tmp_path / "b", **settings) as other,
+    ):
+        with anyio.fail_after(60):
+            first, second = await holder_first(one, other)
+            await first.wait_event("program.output", text="ready")
+            stop_signal(first)
+            await first.wait_event("program.stopping")
+            renewed = len(stub.state.journal.named("run.renewed"))
+            # At a third of the lease each, that is more than one lease.
+            await stub.wait_for(lambda: len(stub.state.journal.named("run.renewed")) >= renewed + 4)
+            go.touch()
+            await stub.wait_ended()
+        assert await first.exit() == 0
+        stop_signal(second)
+        assert await second.exit() == 0
+    assert [(epoch, end.outcome) for _, epoch, end in stub.state.ends] == [(1, "INTERRUPTED"), (2, "COMPLETED")]
+    assert [entry.fields["because"] for entry in stub.state.journal.named("run.requeued")] == ["INTERRUPTED"]
+    ((_, stopped),), ((again, _),) = spans(first), spans(second)
+    assert stopped < again
 
 
 async def holder_first(one: Driver, other: Driver) -> tuple[Driver, Driver]:
