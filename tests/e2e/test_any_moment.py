@@ -7,6 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from driver.exits import DriverExit
 from driver.stop import HURRIED_SECONDS
 from driver.stub.runs import AgentRun, State
 from driver.stub.server import Stub, gateway_clock, running_stub
@@ -22,7 +23,7 @@ WORK = "sleep 0.4; printf '{}' > out/result.json; sleep 0.4"
 # The gateway looks for leases that are over four times a second; more on a busy machine.
 REAP = 2.0
 # So long after the last grace nothing is waited for any more (driver.start).
-OVERTIME = 3.0
+OVERTIME = 6.0
 
 
 async def seconds_of_a_run(tmp_path: Path, program: str) -> float:
@@ -69,10 +70,12 @@ async def test_stopped(tmp_path: Path, way: str, program: str) -> None:
             run = the_run(stub)
             told = [end.outcome for _, _, end in stub.state.ends]
             where = f"moment {moment} of {MOMENTS}: exit {code}, {run.as_json()}, {told}, {driver.names()[-3:]}"
+            if times == 2 and driver.named("driver.grace_over") and not driver.named("workspace.emptied"):
+                # Two seconds can be too short to import what would hand the claim back.
+                assert code in (0, DriverExit.INTERNAL), where
+                continue
             # Before its first instruction a process is ended by the signal itself.
             assert code == 0 or (code == -number and run.epoch == 0), where
-            if times == 2 and driver.named("driver.grace_over") and not driver.named("workspace.emptied"):
-                continue  # two seconds can be too short to import what would hand the claim back
             assert run.state is not State.LEASED, where
             assert told in ([], ["INTERRUPTED"], ["COMPLETED"]), where
             assert (told == []) == (run.epoch == 0), where
