@@ -3,7 +3,12 @@
 The journal, calls in flight and what streams are not in it: they end with the process.
 """
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
+
+from pydantic import TypeAdapter
 
 from driver.gateway.wire import End
 from driver.stub.observations import Admissions
@@ -26,3 +31,19 @@ class Remembered:
     withdrawn: list[str]
     calls: dict[str, int]
     results: list[Result]
+
+
+_ADAPTER: Final = TypeAdapter(Remembered)
+
+
+def to_json(remembered: Remembered) -> str:
+    """All of it but the results, whose bodies are long."""
+    return json.dumps(_ADAPTER.dump_python(remembered, mode="json", exclude={"results"}))
+
+
+def from_json(content: str, results: Sequence[Result]) -> Remembered:
+    """What `to_json` wrote, and the results. Raises ValueError for anything else."""
+    told = json.loads(content)
+    if not isinstance(told, dict):
+        raise ValueError("the state is no object")
+    return _ADAPTER.validate_python({**told, "results": list(results)})

@@ -4,7 +4,6 @@ A call is answered only once what it changed is on the disk: SQLite writes all o
 its directory (sqlite.org, "Atomic Commit"). Calls that wait for the disk at one time share one write.
 """
 
-import json
 import os
 import sqlite3
 from contextlib import ExitStack, closing
@@ -13,10 +12,9 @@ from typing import Final, Self
 
 import anyio
 from anyio import to_thread
-from pydantic import TypeAdapter, ValidationError
 
 from driver.stub.errors import StateError
-from driver.stub.remembered import Remembered
+from driver.stub.remembered import Remembered, from_json, to_json
 from driver.stub.results import Result
 from driver.stub.state import GatewayState
 
@@ -28,7 +26,6 @@ CREATE TABLE results (run TEXT, epoch INTEGER, exit INTEGER, digest TEXT, body B
 PRAGMA user_version = {_FORMAT};
 COMMIT;
 """
-_REMEMBERED: Final = TypeAdapter(Remembered)
 
 
 class StateFile:
@@ -51,7 +48,7 @@ class StateFile:
                 self.before = self._read()
             except (sqlite3.Error, OSError) as error:
                 raise StateError(path, f"cannot hold the state ({_said(error)})") from None
-            except (ValidationError, ValueError, TypeError):
+            except ValueError:
                 raise StateError(path, "holds a state that cannot be read; remove it to begin anew") from None
             stack.pop_all()  # it stays open
 
@@ -65,7 +62,7 @@ class StateFile:
         """Return once the state as it is now is on the disk. Raises StateError, and then nothing of it is."""
         async with self._turn:
             remembered = state.remember()
-            content = json.dumps(_REMEMBERED.dump_python(remembered, mode="json", exclude={"results"}))
+            content = to_json(remembered)
             fresh = [result for result in remembered.results if (result.run, result.epoch) not in self._written]
             if content == self._content and not fresh:
                 return
@@ -105,7 +102,7 @@ class StateFile:
         rows = self._database.execute("SELECT run, epoch, exit, digest, body FROM results ORDER BY rowid")
         results = [Result(*row) for row in rows]
         self._written = {(result.run, result.epoch) for result in results}
-        return _REMEMBERED.validate_python({**json.loads(content), "results": results})
+        return from_json(content, results)
 
 
 def _connected(path: Path) -> sqlite3.Connection:

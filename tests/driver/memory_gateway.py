@@ -16,6 +16,7 @@ from driver.clock import Clock
 from driver.gateway.wire import CONTRACT, Claim, Context, End, Lease, ModelChoice, NextRequest, Run, Runtime
 from driver.stub.archive import Archive
 from driver.stub.errors import Rejected
+from driver.stub.remembered import from_json, to_json
 from driver.stub.results import Result, digest_field
 from driver.stub.runs import AgentRun
 from driver.stub.scenario import parse_scenario
@@ -24,6 +25,7 @@ from driver.stub.workspaces import Prepared
 
 _START: Final = datetime(2026, 11, 29, 10, tzinfo=UTC)
 _NO_DIGEST: Final = digest_field(hashlib.sha256(b"").digest())
+_PREPARED: Final = Prepared(Archive(Path("/nowhere"), 0, _NO_DIGEST), None)
 
 Serve = Callable[[], Awaitable[httpx.Response]]
 Fault = Callable[[Serve], Awaitable[httpx.Response]]
@@ -49,9 +51,7 @@ class MemoryGateway(httpx.AsyncBaseTransport):
     def __init__(self, clock: Clock, **tables: Any) -> None:
         self._clock = clock
         common = {"run": {"kind": "WORK", "attempts": 9, "retry_seconds": 0}, "sandbox": {"life_seconds": 1_000_000}}
-        scenario = parse_scenario(common | tables)
-        prepared = Prepared(Archive(Path("/nowhere"), 0, _NO_DIGEST), None)
-        self.state = GatewayState(scenario, prepared, now=self.now, key=bytes(32))
+        self.state = GatewayState(parse_scenario(common | tables), _PREPARED, now=self.now, key=bytes(32))
         self.token = self.state.sandboxes.token(self.state.sandbox)
         self.faults: dict[tuple[str, int], Fault] = {}
         self.connecting: Callable[[str], None] = lambda call: None
@@ -61,6 +61,12 @@ class MemoryGateway(httpx.AsyncBaseTransport):
 
     def now(self) -> datetime:
         return _START + timedelta(seconds=self._clock.now())
+
+    def restart(self) -> None:
+        """Another gateway goes on from what this one has written down."""
+        before = from_json(to_json(self.state.remember()), list(self.state.results))
+        self.state = GatewayState(self.state.scenario, _PREPARED, now=self.now, key=bytes(32), before=before)
+        self.token = self.state.sandboxes.token(self.state.sandbox)
 
     def calls(self, *names: str) -> list[Seen]:
         """What arrived, of these calls."""

@@ -22,7 +22,7 @@ MOMENTS = moments(5)
 WORK = "sleep 0.4; printf '{}' > out/result.json; sleep 0.4"
 # The gateway looks for leases that are over four times a second; more on a busy machine.
 REAP = 2.0
-# So long after the last grace nothing is waited for any more (driver.start).
+# Two seconds after the last grace nothing is waited for any more (driver.start); more on a busy machine.
 OVERTIME = 6.0
 
 

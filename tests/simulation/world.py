@@ -248,6 +248,7 @@ class World:
                 self._history.note("world", event, seconds=seconds)
                 self._weather.out = True
                 await self._clock.sleep(seconds)
+                self._gateway.restart()
                 self._weather.out = False
             case "revoke":
                 self._history.note("world", event, sandbox=self._gateway.state.sandbox.id)
