@@ -22,6 +22,9 @@ AGENT_opencode := opencode-ai@1.18.33
 AGENT_pi := @mariozechner/pi-coding-agent@0.73.1
 export AGENTS_DIR
 
+# `make fuzz`: for so long.
+FUZZ_SECONDS ?= 300
+
 # `make simulate`: so many seeds, or the story of one.
 SEEDS ?= 300
 SEED ?=
@@ -29,7 +32,7 @@ SEED ?=
 # `make moments`: at so many moments of a run.
 MOMENTS ?= 100
 
-.PHONY: demo review test test-slow hostile moments simulate check format bench bench-start bench-door bench-sessions bench-workspace bench-litellm agents constraints clean
+.PHONY: demo review test test-slow hostile moments simulate fuzz fuzz-keep check format bench bench-start bench-door bench-sessions bench-workspace bench-litellm agents constraints clean
 
 demo: $(READY)
 	@$(BIN)/python -m driver.stub.demo --out="$$OUT"
@@ -57,6 +60,22 @@ moments: $(READY)
 
 simulate: $(READY)
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed "$(SEED)",--seeds "$(SEEDS)")
+
+# New archives are collected in fuzz-out/corpus, and what breaks a promise in fuzz-out.
+fuzz: .venv-fuzz/.ready
+	@mkdir -p fuzz-out/corpus
+	.venv-fuzz/bin/python -m tests.fuzz fuzz-out/corpus tests/fuzz/corpus -max_total_time=$(FUZZ_SECONDS) \
+		-max_len=16384 -timeout=20 -print_final_stats=1 -artifact_prefix=fuzz-out/
+
+# What the archives of fuzz-out/corpus reach and those of the tests do not goes to the tests.
+fuzz-keep: $(READY)
+	$(BIN)/python -m tests.fuzz.keep fuzz-out/corpus tests/fuzz/corpus
+
+# atheris comes ready-made for some interpreters only (PYTHON), and the archives' part of the driver needs nothing else.
+.venv-fuzz/.ready:
+	$(PYTHON) -m venv --clear .venv-fuzz
+	.venv-fuzz/bin/python -m pip install --quiet 'atheris>=2.3'
+	@touch $@
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -115,4 +134,4 @@ constraints:
 		--no-emit-find-links --no-annotate --no-header --extra dev pyproject.toml -o constraints-dev.txt
 
 clean:
-	rm -rf $(VENV) .venv-litellm demo-out bench-out build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-fuzz .venv-litellm demo-out fuzz-out bench-out build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
