@@ -16,6 +16,8 @@ _HARMLESS: Final = frozenset(
     {b"comment", b"mtime", b"atime", b"ctime", b"uid", b"gid", b"uname", b"gname"}
     | {b"LIBARCHIVE.creationtime", b"SCHILY.dev", b"SCHILY.ino", b"SCHILY.nlink"}
 )
+# Names are bytes here, whatever they are said to encode; writers say BINARY where a name is no UTF-8.
+_CHARSETS: Final = frozenset({(b"hdrcharset", b"BINARY"), (b"hdrcharset", b"ISO-IR 10646 2000 UTF-8")})
 _HARMLESS_PREFIXES: Final = (b"SCHILY.xattr.", b"SCHILY.acl.", b"LIBARCHIVE.xattr.", b"RHT.security.")
 
 
@@ -83,7 +85,7 @@ class Extended:
             self._record(keyword, value)
 
     def _record(self, keyword: bytes, value: bytes) -> None:
-        if keyword in _HARMLESS or keyword.startswith(_HARMLESS_PREFIXES):
+        if keyword in _HARMLESS or keyword.startswith(_HARMLESS_PREFIXES) or (keyword, value) in _CHARSETS:
             return
         if self._kind == _PAX and keyword == b"path":
             self._name = value

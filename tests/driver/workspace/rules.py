@@ -174,6 +174,7 @@ def pax(data: bytes, own: tuple[bytes, ...]) -> dict[bytes, bytes]:
         keyword, equals, value = body[:-1].partition(b"=")
         check(keyword and equals, "no keyword=value")
         check(keyword not in found, "a record twice")
-        check(keyword in own or OF_NO_MATTER.fullmatch(keyword), "a record that is not known")
+        says_bytes = keyword == b"hdrcharset" and value in (b"BINARY", b"ISO-IR 10646 2000 UTF-8")
+        check(keyword in own or says_bytes or OF_NO_MATTER.fullmatch(keyword), "a record that is not known")
         found[keyword] = value
     return found
