@@ -4,11 +4,9 @@ import os
 import shutil
 import stat
 import subprocess
-import tarfile
 import tempfile
 import threading
 from contextlib import suppress
-from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -222,53 +220,6 @@ def test_a_full_disk_is_told(layout: Layout) -> None:
         assert os.listdir(layout.root) == []
     finally:
         subprocess.run(["umount", layout.root], check=True)
-
-
-@pytest.fixture
-def sample(tmp_path: Path) -> Path:
-    """A tree with long names, an executable and names beyond ASCII."""
-    root = tmp_path / "sample"
-    long = root / ("d" * 120) / ("e" * 120)
-    long.mkdir(parents=True)
-    (root / "empty").mkdir()
-    (long / ("f" * 200)).write_bytes(b"long" * 1000)
-    (root / "plain.txt").write_bytes(b"x" * 512)
-    (root / "nothing").touch()
-    (root / "Grüße — 你好").write_text("text")
-    (root / "run").write_text("#!/bin/sh\n")
-    (root / "run").chmod(0o755)
-    return root
-
-
-@pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
-def test_unpacks_what_python_packs(layout: Layout, sample: Path, form: int) -> None:
-    """Archives of the standard library come out as they went in."""
-    buffer = BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=form) as archive:
-        archive.add(sample, ".")
-    extract(layout, buffer.getvalue())
-    assert tree(layout.root) == with_writable(tree(sample))
-    assert os.access(layout.root / "run", os.X_OK)
-
-
-@pytest.mark.parametrize("form", ["gnu", "pax", "posix"])
-def test_unpacks_what_gnu_tar_packs(layout: Layout, sample: Path, form: str) -> None:
-    """Archives of GNU tar come out as they went in."""
-    packed = subprocess.run(["tar", f"--format={form}", "-c", "-C", sample, "."], capture_output=True, check=True)
-    extract(layout, packed.stdout, chunk=10_000)
-    assert tree(layout.root) == with_writable(tree(sample))
-
-
-def test_unpacks_what_git_archives(layout: Layout, sample: Path, tmp_path: Path) -> None:
-    """git archive writes a global comment and pax paths."""
-    git = ["git", "-C", str(sample), "-c", "user.name=t", "-c", "user.email=t@example.invalid"]
-    for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "all"]):
-        subprocess.run([*git, *command], check=True)
-    packed = subprocess.run([*git, "archive", "--prefix=repos/reviewed/", "HEAD"], capture_output=True, check=True)
-    extract(layout, packed.stdout)
-    shutil.rmtree(sample / ".git")
-    (sample / "empty").rmdir()
-    assert tree(layout.root / "repos" / "reviewed") == tree(sample)
 
 
 PART = st.binary(min_size=1, max_size=12).filter(
