@@ -1,6 +1,6 @@
 """What is tried with each archive, and what has to hold whatever its bytes are.
 
-The archive is fed to the driver as a download feeds it, in pieces whose size comes from its bytes, into a workspace in
+The archive is fed to the driver as a download feeds it, whole or in pieces, as its checksum has it, into a workspace in
 memory. What the driver makes of it has to be what the plain rules make of it.
 """
 
@@ -63,7 +63,8 @@ class Place:
 
 
 def _unpack(layout: Layout, archive: bytes) -> str | None:
-    step = 1 + crc32(archive) % 2000
+    draw = crc32(archive)
+    step = max(len(archive), 1) if draw % 4 == 0 else 1 + draw % 2000
     extractor = Extractor(layout, TarLimits(bytes=MOST_BYTES))
     try:
         for at in range(0, len(archive), step):
