@@ -15,7 +15,7 @@ import anyio
 from anyio import from_thread, to_thread
 
 from driver.clock import Clock
-from driver.errors import ArchiveRefused, ContractError, GatewayUnavailable, TransferFailed
+from driver.errors import ArchiveRefused, ContractError, GatewayRefused, GatewayUnavailable, TransferFailed
 from driver.gateway.archive import ArchiveStream
 from driver.layout import Layout
 from driver.log import Log
@@ -144,9 +144,18 @@ class Fetch:
         if self._etag is None and self._offset:
             # Without an ETag nobody can tell whether the rest would be of the same archive.
             await self._restart()
-        async with self._open_archive(self._offset, self._etag) as stream:
-            await self._align(stream)
-            await self._pump(stream)
+        asked = self._offset
+        try:
+            async with self._open_archive(asked, self._etag) as stream:
+                await self._align(stream)
+                await self._pump(stream)
+        except (ContractError, GatewayRefused) as error:
+            if not asked or not _of_the_range(error):
+                raise
+            # Nothing is asked for but the whole from now on, until that breaks too.
+            self._log.warning("workspace.restarted", reason=str(error))
+            await self._restart()
+            raise GatewayUnavailable(f"the gateway cannot go on at byte {asked:,} ({error})") from error
         if self._length is not None and self._offset < self._length:
             raise GatewayUnavailable(f"the transfer ended at byte {self._offset:,} of {self._length:,}")
 
@@ -235,6 +244,11 @@ class Fetch:
     def _unpacking(self) -> Extractor:
         assert self._extractor is not None, "an extractor is open while a download runs"
         return self._extractor
+
+
+def _of_the_range(error: ContractError | GatewayRefused) -> bool:
+    """Whether asking for a part can be what is wrong: another part came, or 416 (RFC 9110, section 15.5.17)."""
+    return isinstance(error, ContractError) or error.status == 416
 
 
 def _sha256_member(field: str | None) -> str | None:

@@ -13,6 +13,7 @@ import pytest
 from driver.errors import (
     ArchiveRefused,
     ContractError,
+    GatewayError,
     GatewayRefused,
     GatewayUnavailable,
     TransferFailed,
@@ -163,11 +164,38 @@ async def test_a_call_that_will_never_work(layout: Layout) -> None:
     assert len(source.asked) == 1
 
 
-async def test_bytes_from_somewhere_else(layout: Layout) -> None:
-    """A stream that starts neither at zero nor where it was asked to is a broken contract."""
-    source = Source([Answer(ARCHIVE, stop=4000), Answer(ARCHIVE, offset=3000)])
-    with pytest.raises(ContractError, match="asked for bytes from 4,000, got them from 3,000"):
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Answer(ARCHIVE, offset=3000),
+        Answer(ARCHIVE, error=ContractError("workspace: the 206 holds another range")),
+        Answer(ARCHIVE, error=GatewayRefused("workspace", 416, "range_not_satisfiable")),
+    ],
+)
+async def test_bytes_from_somewhere_else(layout: Layout, wrong: Answer) -> None:
+    """Where something else comes than the part that was asked for, the whole is asked for."""
+    source = Source([Answer(ARCHIVE, stop=4000), wrong, Answer(ARCHIVE)])
+    case = Case(layout, source)
+    await case.fetch.run()
+    assert source.asked == [(0, None), (4000, '"one"'), (0, None)]
+    assert tree(layout.root) == with_writable(CONTENT)
+    assert "workspace.restarted" in [event["event"] for event in case.events()]
+
+
+@pytest.mark.parametrize("wrong", [ContractError("workspace: no"), GatewayRefused("workspace", 416, None)])
+async def test_the_whole_is_refused(layout: Layout, wrong: GatewayError) -> None:
+    """What is wrong with an answer to a call for the whole is never put down to a part."""
+    source = Source([Answer(ARCHIVE, error=wrong)])
+    with pytest.raises(type(wrong)):
         await Case(layout, source).fetch.run()
+    assert source.asked == [(0, None)]
+
+
+async def test_parts_are_never_right(layout: Layout) -> None:
+    """A gateway that breaks off the whole at the same byte and never sends a part of it is given up."""
+    answers = [answer for _ in range(40) for answer in (Answer(ARCHIVE, stop=4000), Answer(ARCHIVE, offset=3000))]
+    with pytest.raises(TransferFailed, match="32 tries in a row brought nothing after byte 4,000"):
+        await Case(layout, Source(answers)).fetch.run()
 
 
 async def test_more_than_advertised(layout: Layout) -> None:
