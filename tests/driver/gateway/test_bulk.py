@@ -45,9 +45,11 @@ def serving(serve: Serve, tls: ssl.SSLContext | None = None) -> Iterator[int]:
 
         thread = threading.Thread(target=accept)
         thread.start()
-        yield listener.getsockname()[1]
-        listener.shutdown(2)
-        thread.join()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(2)
+            thread.join()
 
 
 @asynccontextmanager
