@@ -91,9 +91,7 @@ class _Packing:
                     self._add(name)
                 elif stat.S_ISDIR(listed.st_mode):
                     self._write(directory_header(prefix + name))
-                    with _naming(prefix + name):
-                        below = open_directory(name, fd)
-                    self._directory(prefix + name, below)
+                    self._directory(prefix + name, _enter(prefix + name, name, fd, listed))
                 else:
                     self._file(prefix + name, name, fd, listed)
         finally:
@@ -130,8 +128,7 @@ class _Packing:
             fd = os.open(name, _EXISTING_FILE, dir_fd=dir_fd)
         try:
             status = os.fstat(fd)
-            if (status.st_dev, status.st_ino) != (listed.st_dev, listed.st_ino):
-                raise _refused(full_name, "it was replaced while it was being packed")
+            _check_same(full_name, status, listed)
             _check(full_name, status)
             self._content += status.st_size
             if self._content > TOTAL_BYTES:
@@ -169,6 +166,23 @@ class _Packing:
             raise PackagingError(f"the result archive cannot be written: {error.strerror}") from error
         self._sha256.update(data)
         self._size += len(data)
+
+
+def _enter(full_name: bytes, name: bytes, dir_fd: int, listed: os.stat_result) -> int:
+    with _naming(full_name):
+        # With the slash at its end a name is followed where it is a link, whatever open(2) is told.
+        fd = open_directory(name.removesuffix(b"/"), dir_fd)
+    try:
+        _check_same(full_name, os.fstat(fd), listed)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _check_same(name: bytes, status: os.stat_result, listed: os.stat_result) -> None:
+    if (status.st_dev, status.st_ino) != (listed.st_dev, listed.st_ino):
+        raise _refused(name, "it was replaced while it was being packed")
 
 
 def _check(name: bytes, status: os.stat_result) -> None:
