@@ -102,8 +102,13 @@ def test_a_racer_brings_nothing_in(layout: Layout, swap: Callable[[Path, Path, P
     assert [message for message in refused if not message.startswith("entry 'out/")] == []
 
 
-def test_a_directory_that_becomes_a_link_before_it_is_entered(layout: Layout) -> None:
-    """What was listed as a directory is entered as one, or not at all."""
+@pytest.mark.parametrize(
+    ("other", "message"), [(os.symlink, "it cannot be read"), (os.rename, "it was replaced while it was being packed")]
+)
+def test_a_directory_that_is_another_before_it_is_entered(
+    layout: Layout, other: Callable[[Path, Path], None], message: str
+) -> None:
+    """The directory that was listed is the one that is entered: no link, and no other in its place."""
     outside = layout.root.parent / "outside"
     outside.mkdir()
     (outside / "x").write_bytes(SECRET)
@@ -114,11 +119,11 @@ def test_a_directory_that_becomes_a_link_before_it_is_entered(layout: Layout) ->
         def write(self, data: object) -> int:
             if bytes(data).startswith(b"out/a\0"):  # type: ignore[call-overload]  # it is bytes
                 (layout.out / "b").rmdir()
-                (layout.out / "b").symlink_to(outside)
+                other(outside, layout.out / "b")
             return super().write(data)  # type: ignore[arg-type]
 
     into = Meddler()
-    with pytest.raises(PackagingError, match="'out/b/': it cannot be read"):
+    with pytest.raises(PackagingError, match=f"'out/b/': {message}"):
         pack(layout.out, into)
     assert SECRET not in into.getvalue()
 
