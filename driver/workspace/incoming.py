@@ -134,6 +134,8 @@ class Incoming:
 
     def _go(self, path: Sequence[bytes]) -> None:
         """Make `path` (below the root) the current directory, from wherever the last step was."""
+        # It can be two thousand steps up and as many down, for each entry.
+        self._checkpoint()
         common = 0
         for here, there in zip(self._path, path, strict=False):
             if here != there:

@@ -120,6 +120,24 @@ def test_a_deep_tree(layout: Layout) -> None:
     assert os.listdir(layout.root) == []
 
 
+def test_it_can_be_broken_off_at_each_directory(layout: Layout) -> None:
+    """Entries that lie far apart take long to reach: the checkpoint is asked for each, and what it raises comes out."""
+    entries = [pax(record(b"path", b"%d/" % (number % 2) + b"d/" * 200 + b"%d" % number)) for number in range(20)]
+    asked = 0
+
+    def checkpoint() -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 12:
+            raise KeyboardInterrupt
+
+    extractor = Extractor(layout, TarLimits(bytes=1_000_000), checkpoint)
+    with pytest.raises(KeyboardInterrupt):
+        extractor.feed(b"".join(entry + block(b"x") for entry in entries))
+    assert extractor.files < 12
+    extractor.close()
+
+
 @pytest.mark.parametrize("swapped", ["directory", "parent", "file"])
 def test_a_link_in_the_way_is_not_followed(layout: Layout, tmp_path: Path, swapped: str) -> None:
     """Somebody who puts links into the staging directory fails the unpacking and gains nothing."""
