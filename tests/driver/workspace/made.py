@@ -12,6 +12,7 @@ from tests.driver.workspace.values import KEYWORDS, KINDS, MAGICS, MODES, NAMES,
 
 Draw = Callable[[st.SearchStrategy[bytes]], bytes]
 
+DIE = st.integers(0, 15)
 PARTS = [b"a", b"b", b"c", b"a b", "ü".encode(), b"\xff", b"...", b"p" * 60]
 GOOD_NAMES = st.builds(
     lambda lead, parts, slash: lead + slash.join(parts),
@@ -27,7 +28,8 @@ BAD_END = st.sampled_from([b"", bytes(512), bytes(1100), END + b"\1" + bytes(511
 
 def mostly(good: st.SearchStrategy[bytes], bad: list[bytes]) -> st.SearchStrategy[bytes]:
     """One in sixteen is a bad one."""
-    return st.integers(0, 15).flatmap(lambda die: st.sampled_from(bad) if die == 7 else good)
+    worse = st.sampled_from(bad)
+    return DIE.flatmap(lambda die: worse if die == 7 else good)
 
 
 NAME = mostly(GOOD_NAMES, NAMES)
@@ -70,7 +72,7 @@ def archives(draw: Draw) -> bytes:
     extra = st.sampled_from([b"", pax(OF_NO_MATTER[1], kind=b"g")])
     bad = [pax(record(b"path", b"a")), pax(record(b"path", b"a"), kind=b"g"), gnu_name(b"a"), pax(), bytes(512)]
     whole = b"".join(draw(mostly(extra, bad)) + piece for piece in pieces)
-    return whole + draw(st.integers(0, 15).flatmap(lambda die: BAD_END if die == 7 else GOOD_END))
+    return whole + draw(DIE.flatmap(lambda die: BAD_END if die == 7 else GOOD_END))
 
 
 def _records(draw: Draw) -> list[bytes]:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from driver.errors import ArchiveRefused, DriverError, WorkspaceError
+from driver.errors import ArchiveRefused, WorkspaceError
 from driver.layout import Layout
 from driver.workspace.empty import empty
 from driver.workspace.extract import Extractor
@@ -257,7 +257,7 @@ def _archive(files: dict[tuple[bytes, ...], bytes]) -> bytes:
     )
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(st.dictionaries(PARTS, st.binary(max_size=1100), max_size=6).filter(_consistent), st.integers(1, 4000))
 def test_any_tree_in_any_pieces(files: dict[tuple[bytes, ...], bytes], chunk: int) -> None:
     """A good archive gives its tree, wherever the pieces are cut."""
@@ -267,28 +267,3 @@ def test_any_tree_in_any_pieces(files: dict[tuple[bytes, ...], bytes], chunk: in
         found = {path: data for path, data in tree(layout.root).items() if data is not None}
         assert found == {os.fsdecode(b"in/" + b"/".join(path)): data for path, data in files.items()}
         empty(layout.root)
-
-
-GOOD = file(b"a/one", b"1" * 700) + pax(record(b"path", b"a/b/two")) + block(b"x", size=3) + padded(b"two")
-GOOD += directory(b"d/") + file(b"d/three") + END
-
-
-@settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), max_size=4), st.integers(1, 3000))
-def test_corruption_stays_inside(changes: list[tuple[int, int]], chunk: int) -> None:
-    """Whatever is in the archive, nothing is outside, nothing but a DriverError comes out, and emptying works."""
-    data = bytearray(GOOD)
-    for at, value in changes:
-        data[at] = value
-    for start in range(0, len(data), 512):
-        raw = data[start : start + 512]
-        if raw[257:262] == b"ustar":
-            data[start + 148 : start + 156] = b"%06o\0 " % (sum(raw) - sum(raw[148:156]) + 256)
-    with tempfile.TemporaryDirectory(dir=FAST) as name:
-        layout = Layout(Path(name) / "root")
-        layout.root.mkdir()
-        with suppress(DriverError):
-            extract(layout, bytes(data), chunk)
-        assert os.listdir(name) == ["root"]
-        empty(layout.root)
-        assert os.listdir(layout.root) == []

@@ -48,9 +48,9 @@ def compare(place: Place, examples: int) -> Counter[bool]:
 
 def test_good_and_bad_parts(place: Place) -> None:
     """The driver refuses what the rules refuse, and makes of the rest what the rules make of it."""
-    verdicts = compare(place, 150)
-    assert verdicts[True] > 20
-    assert verdicts[False] > 20
+    verdicts = compare(place, 60)
+    assert verdicts[True] > 5
+    assert verdicts[False] > 5
 
 
 @pytest.mark.slow
@@ -72,7 +72,7 @@ def flipped(archive: bytes, most: int) -> bytes:
     return (archive[:at] + bytes([archive[at] ^ 1]) + archive[at + 1 :] if archive else b"\1")[:most]
 
 
-@pytest.mark.parametrize("rounds", [12, pytest.param(150, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [8, pytest.param(150, marks=pytest.mark.slow)])
 def test_what_is_near_to_it(place: Place, rounds: int) -> None:
     """The same for archives that differ from these in a few places."""
     for name, archive in KEPT.items():
