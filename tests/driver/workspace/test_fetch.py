@@ -22,7 +22,7 @@ from driver.layout import Layout
 from driver.log import Log, render_json
 from driver.workspace.empty import empty
 from driver.workspace.fetch import Fetch, Promise
-from tests.driver.workspace.archives import END, file, tree, with_writable
+from tests.driver.workspace.archives import END, block, file, pax, record, tree, with_writable
 from tests.driver.workspace.source import Answer, HandClock, Source
 
 pytestmark = pytest.mark.anyio
@@ -281,3 +281,18 @@ async def test_a_cancel_leaves_nothing_open(layout: Layout) -> None:
         tasks.cancel_scope.cancel()
     assert source.open == 0
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_a_cancel_does_not_wait_for_the_rest_of_a_piece(layout: Layout) -> None:
+    """Unpacking ends at the next directory, also when the piece that is at hand would take long."""
+    deep = b"/".join([b"d"] * 300)
+    paths = [b"%d/%s/%d" % (number % 2, deep, number) for number in range(2000)]
+    archive = b"".join(pax(record(b"path", path)) + block(b"x") for path in paths) + END
+    case = Case(layout, Source([Answer(archive)], chunk=len(archive)), most=len(archive), digest=field(archive))
+    first = layout.root / ".incoming" / os.fsdecode(paths[0])
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(case.fetch.run)
+        while not first.exists():  # noqa: ASYNC110 # a worker thread makes it
+            await anyio.sleep(0.001)
+        tasks.cancel_scope.cancel()
+    assert 1 <= len(os.listdir(first.parent)) < 500
