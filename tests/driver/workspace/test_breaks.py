@@ -132,9 +132,12 @@ async def same_tree(layout: Layout, stops: list[int], rng: random.Random) -> Gat
     return gateway
 
 
-@pytest.mark.parametrize("rounds", [50, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [50, pytest.param(500, marks=[pytest.mark.slow, pytest.mark.timeout(300)])])
 async def test_it_breaks_anywhere(layout: Layout, rounds: int) -> None:
-    """However often a transfer breaks, in headers and in files, and however, the tree is what the archive holds."""
+    """However often a transfer breaks, in headers and in files, and however, the tree is what the archive holds.
+
+    They break at two places on average: at a thousand in the long form.
+    """
     rng = random.Random(rounds)
     for _ in range(rounds):
         stops = sorted(rng.randrange(len(ARCHIVE)) for _ in range(rng.choice((1, 1, 1, 2, 5))))

@@ -31,7 +31,11 @@ def deepen(root: Path, name: bytes, depth: int) -> None:
 
 @pytest.mark.parametrize(
     ("name", "depth"),
-    [(b"\xff" * 255, 200), (b"d", 2000), pytest.param(b"d", 20_000, marks=pytest.mark.slow)],
+    [
+        (b"\xff" * 255, 200),
+        (b"d", 2000),
+        pytest.param(b"d", 20_000, marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
+    ],
     ids=["long names that are no text", "deep", "very deep"],
 )
 def test_depth(layout: Layout, name: bytes, depth: int) -> None:
@@ -50,6 +54,7 @@ def test_depth(layout: Layout, name: bytes, depth: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_hundred_thousand_files(layout: Layout) -> None:
     """Many files in one directory, many in many, and directories without anything, all go."""
     root = str(layout.root)
