@@ -15,6 +15,8 @@ from driver.layout import Layout
 from driver.workspace.descent import DIRECTORY
 from driver.workspace.empty import empty
 
+SLOW = [pytest.mark.slow, pytest.mark.timeout(300)]
+
 
 def deepen(root: Path, name: bytes, depth: int) -> None:
     """Directories in each other, further down than a path can say; each holds a file and a link to the root."""
