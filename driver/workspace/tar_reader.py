@@ -81,7 +81,8 @@ class TarReader:
     def __init__(self, limits: TarLimits) -> None:
         self._limits = limits
         self._tree = Tree(self._grow)
-        self._grown: list[Parts] = []
+        self._grown: Parts = ()
+        self._known = 0
         self._extended = tar_extended.Extended()
         self._name = b""
         self._fed = 0
@@ -177,8 +178,8 @@ class TarReader:
             raise self._refused(error, self._name or raw_name(block)) from None
 
     def _take_grown(self) -> Iterator[Directory]:
-        grown, self._grown = self._grown, []
-        return map(Directory, grown)
+        grown, self._grown = self._grown, ()
+        return (Directory(grown[:depth]) for depth in range(self._known + 1, len(grown) + 1))
 
     def _end_mark(self) -> None:
         self._end_marks += 1
@@ -215,9 +216,9 @@ class TarReader:
             raise ValueError(f"at most {most:,} directories may have no entry of their own")
         return None if kind == _DIRECTORY else (parts, size, executable)
 
-    def _grow(self, parts: Parts) -> None:
-        self._unnamed += 1
-        self._grown.append(parts)
+    def _grow(self, parts: Parts, known: int) -> None:
+        self._unnamed += len(parts) - known
+        self._grown, self._known = parts, known
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:

@@ -1,5 +1,7 @@
 """The strict tar reader: one archive for each rule, and arbitrary bytes."""
 
+import tracemalloc
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -228,6 +230,19 @@ def test_refuses_too_many_entries() -> None:
     assert len(read(directory(b"a/") + file(b"b/c/x") + directory(b"d/e") + END, few)) == 6
     with pytest.raises(ArchiveRefused, match="at most 3 directories may have no entry of their own"):
         read(file(b"a/b/x") + file(b"c/d/x") + END, few)
+
+
+def test_a_deep_name_costs_little_memory() -> None:
+    """The deepest name makes two thousand directories; their paths are not held all at once."""
+    archive = pax(record(b"path", b"d/" * 2047 + b"x")) + block(b"x") + END
+    tracemalloc.start()
+    try:
+        made = sum(1 for event in TarReader(LIMITS).feed(archive) if isinstance(event, Directory))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert made == 2047
+    assert peak < 2_000_000
 
 
 def test_messages_are_bounded_and_printable() -> None:
