@@ -14,7 +14,7 @@ KINDS: Final = (_PAX, _PAX_GLOBAL, _GNU_NAME)
 
 _HARMLESS: Final = frozenset(
     {b"comment", b"mtime", b"atime", b"ctime", b"uid", b"gid", b"uname", b"gname"}
-    | {b"LIBARCHIVE.creationtime", b"SCHILY.dev", b"SCHILY.ino", b"SCHILY.nlink"}
+    | {b"LIBARCHIVE.creationtime", b"SCHILY.dev", b"SCHILY.fflags", b"SCHILY.ino", b"SCHILY.nlink"}
 )
 # Names are bytes here, whatever they are said to encode; writers say BINARY where a name is no UTF-8.
 _CHARSETS: Final = frozenset({(b"hdrcharset", b"BINARY"), (b"hdrcharset", b"ISO-IR 10646 2000 UTF-8")})

@@ -32,7 +32,7 @@ OCTAL = re.compile(rb" *([0-7]+)[ \0]*")
 TEXT = re.compile(rb"([^\0]*)\0*")
 RECORD = re.compile(rb"([1-9][0-9]{0,5}) ")
 OF_NO_MATTER = re.compile(
-    rb"comment|[mac]time|[ug]id|[ug]name|LIBARCHIVE\.creationtime|SCHILY\.(dev|ino|nlink)"
+    rb"comment|[mac]time|[ug]id|[ug]name|LIBARCHIVE\.creationtime|SCHILY\.(dev|fflags|ino|nlink)"
     rb"|(SCHILY\.xattr|SCHILY\.acl|LIBARCHIVE\.xattr|RHT\.security)\..*",
     re.DOTALL,
 )

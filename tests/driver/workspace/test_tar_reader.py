@@ -75,6 +75,7 @@ ACCEPTED = {
         pax(record(b"hdrcharset", b"BINARY"), record(b"path", b"\xff")) + block(b"x"),
         [b"\xff"],
     ),
+    "pax flags of a file": (pax(record(b"SCHILY.fflags", b"nodump")) + block(b"x"), [b"x"]),
     "global comment": (pax(record(b"comment", b"c" * 40), kind=b"g") + block(b"x"), [b"x"]),
     "leading dot": (directory(b"./") + directory(b"./a/") + file(b"./a/x"), [b"a", b"a/x"]),
     "doubled slash": (file(b"a//x"), [b"a", b"a/x"]),
