@@ -29,14 +29,19 @@ class BulkTransport(httpx.AsyncBaseTransport):
         self._client = Client(origin, tls=verify if isinstance(verify, ssl.SSLContext) else None)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send the request; the body of the response is read when it is iterated. Raises httpx.TransportError."""
+        """Send the request; the body of the response is read when it is iterated. Raises httpx.TransportError.
+
+        The extension `guard` is called right before the first byte is sent, and what it raises comes out.
+        """
         timeout = request.extensions["timeout"]
         headers = [(name.lower(), value) for name, value in request.headers.items() if name.lower() not in _ADDED]
         call = Call(request.method, request.url.raw_path.decode("ascii"), headers)
         timeouts = CallTimeouts(timeout["connect"], send=timeout["write"], head=timeout["read"])
         stack = AsyncExitStack()
         try:
-            response = await stack.enter_async_context(self._client.call(call, timeouts, before=lambda: None))
+            response = await stack.enter_async_context(
+                self._client.call(call, timeouts, before=request.extensions.get("guard", _nothing))
+            )
         except ServerUnreachable as error:
             raise httpx.ConnectError(str(error), request=request) from error
         except TimeoutError as error:
@@ -54,6 +59,10 @@ class BulkTransport(httpx.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         await self._client.aclose()
+
+
+def _nothing() -> None:
+    """A request that nobody guards."""
 
 
 class _Body(httpx.AsyncByteStream):

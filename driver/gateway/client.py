@@ -19,6 +19,7 @@ from driver.gateway.archive import ArchiveStream, open_archive
 from driver.gateway.transport import Transport
 from driver.gateway.wire import Context, End, EndResult, Lease, Run, Runtime
 
+HEAD_LEAVES: Final = "http11.send_request_headers.started"
 _UPLOAD_SLICE: Final = 256 * 1024
 _FIRST_CALL_SECONDS: Final = 120.0
 
@@ -86,6 +87,7 @@ class RunCalls:
         if offset and etag:
             headers |= {"range": f"bytes={offset}-", "if-range": etag}
         request = self._transport.downloads.build_request("GET", self._path + "runtime/workspace", headers=headers)
+        request.extensions["guard"] = self._guard
         async with self._transport.stream(request, "workspace") as response:
             yield open_archive(response, asked_offset=offset)
 
@@ -106,6 +108,7 @@ class RunCalls:
         client = self._transport.uploads
         body = _slices(content, self._guard)
         request = client.build_request("POST", self._path + "runtime/result", headers=headers, content=body)
+        request.extensions["trace"] = self._look
         # What confirms stands in the head: a body that breaks, never ends or is too large takes nothing from it.
         answer = await self._transport.answer(client, request, "result", seconds=seconds, also=(409,), head_only=True)
         if confirms(answer.headers.get("etag"), digest):
@@ -118,17 +121,23 @@ class RunCalls:
         """`POST end`; the whole try takes at most `seconds`. A repeat reads ALREADY_ENDED, which is a success."""
         self._guard()
         data = end.model_dump_json().encode()
-        headers = {**self._headers, "content-type": "application/json", "content-length": str(len(data))}
+        headers = {**self._headers, "content-type": "application/json"}
         client = self._transport.control
-        body = _guarded(data, self._guard)
-        request = client.build_request("POST", self._path + "end", headers=headers, content=body)
+        request = client.build_request("POST", self._path + "end", headers=headers, content=data)
+        request.extensions["trace"] = self._look
         return (await self._transport.answer(client, request, "end", seconds=seconds)).parse(EndResult, "end")
 
     async def _get(self, call: str) -> Answer:
         self._guard()
         client = self._transport.control
         request = client.build_request("GET", self._path + call, headers=self._headers)
+        request.extensions["trace"] = self._look
         return await self._transport.answer(client, request, call, seconds=_FIRST_CALL_SECONDS)
+
+    async def _look(self, event: str, _: object) -> None:
+        """Guard the first byte of a request, for a connection may take long; httpcore tells each step of it here."""
+        if event == HEAD_LEAVES:
+            self._guard()
 
 
 def claim_headers(run: Run) -> dict[str, str]:
@@ -140,12 +149,6 @@ def confirms(etag: str | None, digest: str) -> bool:
     """Whether a strong ETag is the digest `sha-256=:base64:` that was sent, in this form or in hex."""
     encoded = digest.removeprefix("sha-256=:").removesuffix(":")
     return etag in (f'"{digest}"', f'"{base64.b64decode(encoded).hex()}"')
-
-
-async def _guarded(data: bytes, guard: Callable[[], None]) -> AsyncIterator[bytes]:
-    """A body that is checked once more when the connection is there, however long that took."""
-    guard()
-    yield data
 
 
 async def _slices(content: BinaryIO, guard: Callable[[], None]) -> AsyncIterator[bytes]:

@@ -13,6 +13,7 @@ import anyio
 import httpx
 
 from driver.clock import Clock
+from driver.gateway.client import HEAD_LEAVES
 from driver.gateway.wire import CONTRACT, Claim, Context, End, Lease, ModelChoice, NextRequest, Run, Runtime
 from driver.stub.archive import Archive
 from driver.stub.errors import Rejected
@@ -91,6 +92,8 @@ class MemoryGateway(httpx.AsyncBaseTransport):
         call = request.url.path.rpartition("/")[2]
         self._counts[call] += 1
         self.connecting(call)
+        if "trace" in request.extensions:
+            await request.extensions["trace"](HEAD_LEAVES, {})
         assert isinstance(request.stream, httpx.AsyncByteStream)
         await self._clock.sleep(self.taking.get(call, 0.0))
         body = b"".join([chunk async for chunk in request.stream])

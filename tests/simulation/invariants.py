@@ -170,22 +170,27 @@ def a_refused_claim_is_silent(told: Told) -> Iterator[str]:
 def a_rejected_token_ends_the_driver(told: Told) -> Iterator[str]:
     """After 401 a driver sends nothing and exits 0; one that was telling UNISOLATED may repeat that, and exits 77."""
     codes: dict[str, tuple[int, ...]] = {}
+    telling: set[str] = set()
     rejected: dict[str, float] = {}
     exits = {moment.who: moment for moment in told.moments if moment.what == "exits"}
     killed = {moment.driver for moment in told.moments if moment.what == "kill"}
     for moment in told.moments:
         if moment.what == "reaches":
             codes[moment.who] = (DriverExit.OK, DriverExit.UNISOLATED)
+        elif moment.what == "sent" and moment.fields.get("outcome") == "UNISOLATED":
+            telling.add(moment.who)
         elif moment.what == "heard" and moment.status == 401:
             rejected.setdefault(moment.who, moment.at)
-        elif moment.what == "sent" and moment.who in rejected and moment.fields.get("outcome") != "UNISOLATED":
+        elif moment.what == "sent" and moment.who in rejected:
             yield str(moment)
     over = told.moments[-1].at if told.moments else 0.0
     for who, at in rejected.items():
         if who in exits:
-            if exits[who].code not in codes.get(who, (DriverExit.OK,)) or exits[who].at > at + LEAVING_SECONDS:
+            if exits[who].code not in codes.get(who, (DriverExit.OK,)) or (
+                exits[who].at > at + LEAVING_SECONDS and who not in telling
+            ):
                 yield str(exits[who])
-        elif who not in killed and over > at + LEAVING_SECONDS:
+        elif who not in killed | telling and over > at + LEAVING_SECONDS:
             yield f"{who} has not exited"
 
 

@@ -12,6 +12,7 @@ from anyio.abc import TaskGroup
 from pydantic import ValidationError
 
 from driver.clock import Clock
+from driver.gateway.client import HEAD_LEAVES
 from driver.gateway.wire import Claim, Lease
 from tests.driver.memory_gateway import MemoryGateway
 from tests.simulation.history import History
@@ -92,6 +93,8 @@ class Network(httpx.AsyncBaseTransport):
             raise httpx.ConnectError("refused")
         if fate == "slow_connection":
             await self._clock.sleep(rng.uniform(0, 15))
+        if "trace" in request.extensions:
+            await request.extensions["trace"](HEAD_LEAVES, {})
         assert isinstance(request.stream, httpx.AsyncByteStream)
         body = b"".join([chunk async for chunk in request.stream])
         self._note("sent", **told, **_sent(told["call"], body), fate=None if fate == "fair" else fate)
@@ -122,9 +125,9 @@ class Network(httpx.AsyncBaseTransport):
 
     def _serving(self, request: httpx.Request, body: bytes, told: dict[str, Any]) -> Serve:
         async def serve() -> httpx.Response:
-            again = httpx.Request(
-                request.method, request.url, headers=request.headers, content=body, extensions=request.extensions
-            )
+            # It is on its way: nobody can look at it any more.
+            asked = {name: value for name, value in request.extensions.items() if name != "trace"}
+            again = httpx.Request(request.method, request.url, headers=request.headers, content=body, extensions=asked)
             response = await self._gateway.handle_async_request(again)
             content = await response.aread()
             served = httpx.Response(response.status_code, headers=response.headers, content=content)
