@@ -32,7 +32,7 @@ SEED ?=
 # `make moments`: at so many moments of a run.
 MOMENTS ?= 100
 
-.PHONY: demo review test test-slow hostile moments simulate fuzz fuzz-keep check format bench bench-start bench-door bench-sessions bench-workspace bench-litellm agents constraints clean
+.PHONY: demo review test test-slow hostile image-test moments simulate fuzz fuzz-keep check format bench bench-start bench-door bench-sessions bench-workspace bench-litellm agents constraints clean
 
 demo: $(READY)
 	@$(BIN)/python -m driver.stub.demo --out="$$OUT"
@@ -46,7 +46,8 @@ test: $(READY)
 	$(BIN)/pytest -q -n 2 --dist loadfile
 
 test-slow: $(READY)
-	$(BIN)/pytest -q -n 2 --dist worksteal -m "slow and not alone" --ignore=tests/hostile --ignore=tests/agents
+	$(BIN)/pytest -q -n 2 --dist worksteal -m "slow and not alone" \
+		--ignore=tests/hostile --ignore=tests/agents --ignore=tests/image
 	$(BIN)/pytest -q -m alone
 
 # Programs that attack what is promised about programs; as root, since it makes containers of namespaces.
@@ -57,6 +58,10 @@ hostile: $(READY)
 moments: $(READY)
 	DRIVER_TEST_MOMENTS="$(MOMENTS)" $(BIN)/pytest -q -n 2 -m slow \
 		tests/e2e/test_any_moment.py tests/e2e/test_gateway_killed.py tests/e2e/test_program_killed.py
+
+# Builds the image on a base of its own, and runs it; as root, with buildah, debootstrap, runc and libcap2-bin.
+image-test: $(READY)
+	$(BIN)/pytest -q -m slow tests/image
 
 simulate: $(READY)
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed "$(SEED)",--seeds "$(SEEDS)")

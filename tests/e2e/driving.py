@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,9 @@ from driver.stub.server import Stub
 ROOT = Path(__file__).parents[2]
 _LINE_BYTES = 1024 * 1024
 _EXIT_SECONDS = 40.0
+
+# Or what tells it, once the whole environment is known.
+Command = Sequence[str] | Callable[[Mapping[str, str]], Sequence[str]]
 
 
 @dataclass
@@ -81,7 +84,7 @@ class Gateway(Protocol):
 
 @asynccontextmanager
 async def driving(
-    stub: Gateway, workspace: Path, *, command: Sequence[str] = (str(ROOT / "entrypoint.sh"),), **environment: str
+    stub: Gateway, workspace: Path, *, command: Command = (str(ROOT / "entrypoint.sh"),), **environment: str
 ) -> AsyncIterator[Driver]:
     """A driver on this stub; it is killed when the block is left, unless it has ended before.
 
@@ -99,7 +102,8 @@ async def driving(
             "DRIVER_POLL_MAX": "0.2",
             **environment,
         }
-        process = await anyio.open_process(command, env=variables, stdin=subprocess.DEVNULL, stderr=None)
+        line = command(variables) if callable(command) else command
+        process = await anyio.open_process(line, env=variables, stdin=subprocess.DEVNULL, stderr=None)
         driver = Driver(process)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(driver.read)
