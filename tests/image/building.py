@@ -103,6 +103,7 @@ class Builder:
         for path in _LEFT_OUT:
             shutil.rmtree(root / path)
             (root / path).mkdir()
+        (root / "etc/dpkg/dpkg.cfg.d/image").write_text("force-unsafe-io\n")
         container = self._run([*self._buildah, "from", "scratch"])
         self._run(["tar", "--numeric-owner", "-C", str(root), "-cf", str(self._place / "base.tar"), "."])
         self._run([*self._buildah, "add", "-q", container, str(self._place / "base.tar"), "/"])
@@ -130,10 +131,9 @@ class Builder:
         return Path(self._run([*self._buildah, "mount", container]))
 
     def close(self) -> None:
-        """Unmount and remove all of it."""
+        """Unmount the file systems of containers."""
         for container in self._containers:
             self._run([*self._buildah, "rm", container])
-        shutil.rmtree(self._place)
 
     def _secrets(self) -> Mapping[str, Path]:
         written = {"pip.conf": machine.pip_configuration(), "npmrc": machine.npm_configuration()}
@@ -157,10 +157,12 @@ class Builder:
 
 @contextmanager
 def builder(place: Path) -> Iterator[Builder]:
-    """A builder; what it stored is removed when the block is left."""
+    """A builder that stores in memory, up to two GiB; all of it is gone when the block is left."""
     place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=0700", "none", place], check=True)
     made = Builder(place)
     try:
         yield made
     finally:
         made.close()
+        subprocess.run(["umount", place], check=True)

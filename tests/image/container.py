@@ -1,8 +1,8 @@
 """Containers of the image by runc, the runtime of most clusters, as a Pod of deploy/ has them.
 
 PID 1 of a PID namespace of its own, a read-only root, no capability, no way to get one, the seccomp profile that
-comes with Debian's container tools, and cgroups with the limits. The network stays this machine's, so that the stub is reached
-on loopback.
+comes with Debian's container tools, and cgroups with the limits. The network stays this machine's, so that the stub
+is reached on loopback.
 """
 
 import json

@@ -1,7 +1,7 @@
 """What the machine brings to build an image: its tools, and where it takes packages from.
 
-No file of this project names a registry. Where this machine is told to use one of its own, that is handed to the build as it
-would be by anybody: as secrets that no layer holds.
+No file of this project names a registry. Where this machine is told to use one of its own, that is handed to the
+build as it would be by anybody: as secrets that no layer holds.
 """
 
 import os
