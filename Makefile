@@ -32,7 +32,11 @@ SEED ?=
 # `make moments`: at so many moments of a run.
 MOMENTS ?= 100
 
-.PHONY: demo review test test-slow hostile image-test moments simulate fuzz fuzz-keep check format bench bench-start bench-door bench-sessions bench-workspace bench-litellm agents constraints clean
+# `make image-test`: with which agents the image is built, too.
+IMAGE_AGENTS ?=
+export IMAGE_AGENTS
+
+.PHONY: demo review test test-slow hostile image-test moments simulate fuzz fuzz-keep check format bench bench-start bench-image bench-door bench-sessions bench-workspace bench-litellm agents constraints clean
 
 demo: $(READY)
 	@$(BIN)/python -m driver.stub.demo --out="$$OUT"
@@ -96,6 +100,10 @@ bench: bench-start bench-door bench-sessions bench-workspace
 bench-start: $(READY)
 	$(BIN)/python -m bench.start
 
+# As root, with what image-test needs.
+bench-image: $(READY)
+	@$(BIN)/python -m bench.image
+
 bench-door: $(READY)
 	$(BIN)/python -m bench.door
 
@@ -137,6 +145,10 @@ constraints:
 		--no-emit-find-links --no-annotate --no-header pyproject.toml -o constraints.txt
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--no-emit-find-links --no-annotate --no-header --extra dev pyproject.toml -o constraints-dev.txt
+	for group in build agents; do \
+		uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+			--no-emit-find-links --no-annotate --no-header --group $$group -o constraints-$$group.txt || exit 1; \
+	done
 
 clean:
 	rm -rf $(VENV) .venv-fuzz .venv-litellm demo-out fuzz-out bench-out build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

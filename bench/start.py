@@ -23,9 +23,9 @@ import psutil
 ROUNDS: Final = 15
 IDLE_SECONDS: Final = 20.0
 _ROOT: Final = Path(__file__).parents[1]
-_PEER: Final = "import sys, httpx; httpx.Client(trust_env=False).post(sys.argv[1])"
-_TAKEN_BACK: Final = b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-_NO_WORK: Final = b"HTTP/1.1 204 No Content\r\n\r\n"
+PEER: Final = "import sys, httpx; httpx.Client(trust_env=False).post(sys.argv[1])"
+TAKEN_BACK: Final = b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+NO_WORK: Final = b"HTTP/1.1 204 No Content\r\n\r\n"
 
 
 class Gateway:
@@ -98,18 +98,18 @@ def first_pull(workspace: str) -> tuple[float, float]:
     """Median seconds of the driver, by its entrypoint, and of the peer."""
     ours, peers = [], []
     for _ in range(ROUNDS):
-        with gateway(_TAKEN_BACK) as server:
+        with gateway(TAKEN_BACK) as server:
             environment = driver_environment(server.port, workspace)
             ours.append(seconds_to_first_byte([str(_ROOT / "entrypoint.sh")], server, environment))
-        with gateway(_TAKEN_BACK) as server:
-            command = [sys.executable, "-I", "-c", _PEER, f"http://127.0.0.1:{server.port}/"]
+        with gateway(TAKEN_BACK) as server:
+            command = [sys.executable, "-I", "-c", PEER, f"http://127.0.0.1:{server.port}/"]
             peers.append(seconds_to_first_byte(command, server, {"PATH": os.environ["PATH"]}))
     return statistics.median(ours), statistics.median(peers)
 
 
 def idle(workspace: str) -> tuple[float, float, int]:
     """Resident MiB, share of a core, and pulls, of a driver that finds no work for a while."""
-    with gateway(_NO_WORK) as server:
+    with gateway(NO_WORK) as server:
         environment = driver_environment(server.port, workspace)
         process = subprocess.Popen(
             [str(_ROOT / "entrypoint.sh")], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL

@@ -12,7 +12,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from driver import __version__
 from tests.image import machine
 
 ROOT: Final = Path(__file__).parents[2]
@@ -97,9 +96,9 @@ class Builder:
     def make_base(self) -> None:
         """A Debian with Python and nothing else. Raises BuildFailed, LookupError."""
         suite, root = machine.suite(), self._place / "base"
-        proxied = {"http_proxy": suite.proxy} if suite.proxy else {}
-        packages = "--include=python3,ca-certificates"
-        self._run(["debootstrap", "--variant=minbase", packages, suite.name, str(root), suite.mirror], **proxied)
+        proxy = {"http_proxy": suite.proxy} if suite.proxy else {}
+        made = ["debootstrap", "--variant=minbase", "--include=python3,ca-certificates"]
+        self._run([*made, suite.name, str(root), suite.mirror], environment=proxy)
         for path in _LEFT_OUT:
             shutil.rmtree(root / path)
             (root / path).mkdir()
@@ -113,7 +112,7 @@ class Builder:
 
     def build(self, name: str, **arguments: str) -> Image:
         """The Containerfile built from nothing but the base, with these build arguments. Raises BuildFailed."""
-        given = {"BASE": BASE, "VERSION": __version__, "REVISION": REVISION, **arguments}
+        given = {"BASE": BASE, "REVISION": REVISION, **arguments}
         command = [*self._buildah, "build", "--isolation", "chroot", "--no-cache", "--timestamp", str(TIMESTAMP)]
         for key, value in given.items():
             command += ["--build-arg", f"{key}={value}"]
@@ -144,10 +143,10 @@ class Builder:
             (self._place / name).write_text(f"{text}# {CANARY}\n")
         return {name: self._place / name for name in written}
 
-    def _run(self, command: list[str], cwd: Path | None = None, **environment: str) -> str:
+    def _run(self, command: list[str], cwd: Path | None = None, environment: Mapping[str, str] | None = None) -> str:
         """Its output, stripped. Raises BuildFailed."""
         done = subprocess.run(
-            command, check=False, capture_output=True, text=True, cwd=cwd, env={**os.environ, **environment}
+            command, check=False, capture_output=True, text=True, cwd=cwd, env={**os.environ, **(environment or {})}
         )
         if done.returncode != 0:
             lines = (done.stdout + done.stderr).splitlines()[-_SHOWN_LINES:]
