@@ -20,9 +20,8 @@ from bench.start import IDLE_SECONDS, NO_WORK, PEER, ROUNDS, TAKEN_BACK, driver_
 from bench.start import seconds_to_first_byte as seconds
 from tests.image import machine
 from tests.image.building import builder
-from tests.image.container import MIB, Container
+from tests.image.container import ANYBODY, MIB, Container
 
-ANYBODY: Final = (1000730000, 0)
 _PYTHON: Final = "/opt/driver/bin/python3"
 
 

@@ -8,15 +8,20 @@ that the stub is reached on loopback.
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import anyio.lowlevel
 import pytest
 
 ROOT = Path(__file__).parents[2]
 ENTRYPOINT = str(ROOT / "entrypoint.sh")
+
+# What the image's entrypoint is: stops are blocked before the shell starts.
+HELD = ("env", "--block-signal=TERM", "--block-signal=INT", ENTRYPOINT)
 
 _UNSHARE = ("unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child")
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc")
@@ -78,6 +83,20 @@ def members(namespace: str) -> list[str]:
         except OSError:
             continue
     return found
+
+
+async def can_take_a_stop(pid: int) -> None:
+    """Return when SIGTERM is caught or blocked: the kernel drops what PID 1 does neither with.
+
+    That is so for about a millisecond, until `env` has blocked the signal. Without it there would be a second moment
+    like this, while the shell hands over.
+    """
+    bit = 1 << (signal.SIGTERM - 1)
+    while True:
+        status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        if (int(status["SigCgt"], 16) | int(status["SigBlk"], 16)) & bit:
+            return
+        await anyio.lowlevel.checkpoint()
 
 
 def _inputs() -> list[Path]:

@@ -6,11 +6,10 @@ import time
 from pathlib import Path
 
 import anyio
-import anyio.lowlevel
 import pytest
 
 from driver.stub.server import running_stub
-from tests.e2e.contained import contained, environment, needs_root, pid_1
+from tests.e2e.contained import HELD, can_take_a_stop, contained, environment, needs_root, pid_1
 from tests.e2e.driving import Driver, driving, processes_below, scenario
 
 pytestmark = pytest.mark.anyio
@@ -62,11 +61,11 @@ async def stop_pid_1_after(directory: Path, after: float) -> None:
     root.mkdir()
     settings = environment({"DRIVER_STOP_GRACE": str(GRACE)})
     async with running_stub(scenario()) as stub:
-        container = contained(root, uid=65534, gid=65534)
+        container = contained(root, uid=65534, gid=65534, command=HELD)
         async with driving(stub, root, command=container, **settings) as driver:
             inside = await started(driver)
-            await anyio.sleep(after)
             await can_take_a_stop(inside)
+            await anyio.sleep(after)
             code = await stopped(driver, inside)
         assert code == 0
         assert [run.state for run in stub.state.runs] in (["QUEUED"], ["ENDED"])
@@ -92,17 +91,3 @@ async def started(driver: Driver) -> int:
             continue
         if b"mount" not in command and not command.startswith((b"chroot", b"setpriv")):
             return inside
-
-
-async def can_take_a_stop(pid: int) -> None:
-    """Return when SIGTERM is caught or blocked: the kernel drops what PID 1 does neither with.
-
-    That is so for about a millisecond at two moments: until the shell has set its trap, and from its exec until
-    `env` has blocked the signal.
-    """
-    bit = 1 << (signal.SIGTERM - 1)
-    while True:
-        status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-        if (int(status["SigCgt"], 16) | int(status["SigBlk"], 16)) & bit:
-            return
-        await anyio.lowlevel.checkpoint()

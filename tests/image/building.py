@@ -7,7 +7,7 @@ import subprocess
 import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -36,7 +36,6 @@ class Image:
 
     layout: Path
     base_layers: int
-    _config: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
@@ -156,9 +155,9 @@ class Builder:
 
 @contextmanager
 def builder(place: Path) -> Iterator[Builder]:
-    """A builder that stores in memory, up to two GiB; all of it is gone when the block is left."""
+    """A builder that stores in memory: half a GiB for each image. All of it is gone when the block is left."""
     place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=0700", "none", place], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=0700,size=8g", "none", place], check=True)
     made = Builder(place)
     try:
         yield made

@@ -7,9 +7,7 @@ import pytest
 
 from tests.image import machine
 from tests.image.building import Builder, Image, builder
-from tests.image.container import Container
-
-ANYBODY = (1000730000, 0)
+from tests.image.container import ANYBODY, Container
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,9 @@ from typing import Any, Final
 from tests.image.building import Image
 
 MIB: Final = 1 << 20
+ANYBODY: Final = (1000730000, 0)
+"""A user as a cluster gives one to each namespace: in no passwd, in the group 0."""
+
 PIDS: Final = 640
 """What docs/deploy.md asks of the kubelet."""
 

@@ -12,8 +12,7 @@ import pytest
 from driver.stub.scenario import load_scenario
 from driver.stub.server import running_stub
 from tests.e2e.driving import Driver, closed_port, driving, files_of, scenario, shell
-from tests.image.conftest import ANYBODY
-from tests.image.container import MIB, Container
+from tests.image.container import ANYBODY, MIB, Container
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(600)]
 

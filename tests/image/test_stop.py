@@ -11,8 +11,8 @@ import anyio.lowlevel
 import pytest
 
 from driver.stub.server import running_stub
+from tests.e2e.contained import can_take_a_stop
 from tests.e2e.driving import driving, scenario
-from tests.e2e.test_signals import can_take_a_stop
 from tests.image.container import Container
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(300)]
