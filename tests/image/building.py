@@ -90,7 +90,6 @@ class Builder:
     def __init__(self, place: Path) -> None:
         self._place = place
         self._buildah = ["buildah", "--root", str(place / "storage"), "--runroot", str(place / "run")]
-        self._containers: list[str] = []
 
     def make_base(self) -> None:
         """A Debian with Python and nothing else. Raises BuildFailed, LookupError."""
@@ -125,13 +124,7 @@ class Builder:
     def mounted(self, name: str) -> Path:
         """The file system of a container of that image."""
         container = self._run([*self._buildah, "from", f"localhost/{name}"])
-        self._containers.append(container)
         return Path(self._run([*self._buildah, "mount", container]))
-
-    def close(self) -> None:
-        """Unmount the file systems of containers."""
-        for container in self._containers:
-            self._run([*self._buildah, "rm", container])
 
     def _secrets(self) -> Mapping[str, Path]:
         written = {"pip.conf": machine.pip_configuration(), "npmrc": machine.npm_configuration()}
@@ -158,9 +151,8 @@ def builder(place: Path) -> Iterator[Builder]:
     """A builder that stores in memory: half a GiB for each image. All of it is gone when the block is left."""
     place.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=0700,size=8g", "none", place], check=True)
-    made = Builder(place)
     try:
-        yield made
+        yield Builder(place)
     finally:
-        made.close()
-        subprocess.run(["umount", place], check=True)
+        # With the containers' file systems, and with what a tool left mounted when it failed.
+        subprocess.run(["umount", "--recursive", "--lazy", place], check=True)

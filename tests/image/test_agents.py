@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from driver.stub.server import running_stub
+from kinds.programs.agents.known import AGENTS
 from tests.e2e.driving import driving, files_of, scenario
 from tests.image.building import Builder
 from tests.image.container import ANYBODY, MIB, Container
@@ -30,8 +31,9 @@ async def test_review(workshop: Builder, tmp_path: Path, agent: str, capsys: pyt
         stored = sum(member.size for member in added)
         print(f"\n{agent} adds {stored / MIB:.0f} MiB to the image")  # noqa: T201
     container = replace(Container(image, root, tmp_path / "containers", ANYBODY), memory=4096 * MIB)
-    async with running_stub(scenario()) as stub:
-        settings = {"DRIVER_PROGRAM_REVIEW": f"python -m kinds.programs.agents {agent}"}
+    wire = AGENTS[agent].wires[0]
+    async with running_stub(scenario(model={"wire": wire})) as stub:
+        settings = {"DRIVER_PROGRAM_REVIEW": f"python -m kinds.programs.agents {agent} --wire {wire}"}
         async with driving(stub, tmp_path, command=container.command_line, **settings) as driver:
             with anyio.fail_after(240):
                 ended = await driver.wait_event("run.ended")
