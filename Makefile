@@ -125,6 +125,7 @@ agents: $(READY)
 	@test -e "$$AGENTS_DIR/package.json" || echo '{"private": true}' > "$$AGENTS_DIR/package.json"
 	npm install --prefix "$$AGENTS_DIR" --ignore-scripts --no-audit --no-fund --loglevel=error \
 		$(foreach name,$(AGENTS),$(AGENT_$(name)))
+	npm rebuild --prefix "$$AGENTS_DIR" --loglevel=error $(foreach name,$(AGENTS),$(AGENT_$(name)))
 	AGENTS="$(AGENTS)" $(BIN)/pytest -q -m slow tests/agents
 
 $(READY): constraints-dev.txt pyproject.toml
