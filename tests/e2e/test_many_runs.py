@@ -54,6 +54,7 @@ class Added:
 '''
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 async def test_nothing_piles_up(tmp_path: Path) -> None:
     """Descriptors, threads and tasks are the same after sixty runs; memory has not grown with them."""

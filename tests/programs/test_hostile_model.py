@@ -65,9 +65,8 @@ ABSURD_ARGUMENTS: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    "wire", ["responses", *(pytest.param(wire, marks=pytest.mark.slow) for wire in ("chat", "messages"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("wire", ["responses", "chat", "messages"])
 async def test_absurd_tool_calls(workspace: Path, wire: str) -> None:
     """Each call gets an answer, most of them a refusal, and the session goes on; two calls may share an id."""
     os.mkfifo(workspace / "fifo")

@@ -47,15 +47,9 @@ async def review(
     return door.posted, states((workspace / "out/result.json").read_text()), heap.statistics()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("seed", "wire"),
-    [
-        (1, "responses"),
-        pytest.param(2, "chat", marks=pytest.mark.slow),
-        pytest.param(3, "messages", marks=pytest.mark.slow),
-        pytest.param(4, "chat", marks=pytest.mark.slow),
-        pytest.param(5, "responses", marks=pytest.mark.slow),
-    ],
+    ("seed", "wire"), [(1, "responses"), (2, "chat"), (3, "messages"), (4, "chat"), (5, "responses")]
 )
 async def test_the_weather_changes_nothing(tmp_path: Path, seed: int, wire: str) -> None:
     """Delays, 429s, cuts and stalls: every practice ends as it does in sunshine, with the same observations."""
