@@ -201,8 +201,7 @@ class Fetch:
                 await to_thread.run_sync(pieces.take_all, self._unpack)
             except Exception as error:
                 failures.insert(0, error)
-            finally:
-                pieces.abandon()
+                tasks.cancel_scope.cancel("nothing more is wanted")
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(take)

@@ -63,7 +63,7 @@ class Incoming:
             if data and (written := os.write(fd, data)) < len(data):
                 _write(fd, data[written:])
             if self._mode not in self._as_given:
-                self._set_mode(fd)
+                self._set_file_mode(fd)
         finally:
             os.close(fd)
 
@@ -76,7 +76,7 @@ class Incoming:
         _write(self._started(), data)
 
     def end_file(self) -> None:
-        self._set_mode(self._started())
+        self._set_file_mode(self._started())
         self._close_file()
 
     def _open_new(self, parts: Parts, executable: bool) -> int:
@@ -86,7 +86,7 @@ class Incoming:
         self._mode = _EXECUTABLE_MODE if executable else _FILE_MODE
         return os.open(parts[-1], _NEW_FILE, self._mode, dir_fd=self._descent.fd)
 
-    def _set_mode(self, fd: int) -> None:
+    def _set_file_mode(self, fd: int) -> None:
         # The mode given to open(2) went through the umask, or the directory's default ACL; both stay as they are.
         if stat.S_IMODE(os.fstat(fd).st_mode) == self._mode:
             self._as_given.add(self._mode)

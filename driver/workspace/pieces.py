@@ -16,27 +16,18 @@ class Pieces:
     def __init__(self, count: int, size: int) -> None:
         self._free: SimpleQueue[bytearray] = SimpleQueue()
         self._full: SimpleQueue[tuple[bytearray, int] | None] = SimpleQueue()
-        self._is_taken = True
         for _ in range(count):
             self._free.put(bytearray(size))
 
     def give_all(self, fill: Fill, check: Check) -> None:
-        """Fill one buffer after the other until `fill` puts nothing into one, or nobody takes them any more.
+        """Fill one buffer after the other until `fill` puts nothing into one.
 
-        `check` is called while this waits, ten times in a second, and may raise; `fill` gets one to call as well. What
-        was filled before an error is taken.
+        `check` is called while this waits, ten times in a second, and may raise; `fill` gets it too. What was filled
+        before an error is taken.
         """
-
-        def look() -> None:
-            check()
-            if not self._is_taken:
-                raise _NobodyTakes
-
         try:
-            while size := fill(memoryview(buffer := self._next_free(look)), look):
+            while size := fill(memoryview(buffer := self._next_free(check)), check):
                 self._full.put((buffer, size))
-        except _NobodyTakes:
-            return
         finally:
             self.end()
 
@@ -46,25 +37,14 @@ class Pieces:
 
     def take_all(self, take: Callable[[memoryview], None]) -> None:
         """Give each piece to `take`, until the other thread has ended. A piece is valid within its call only."""
-        try:
-            while (piece := self._full.get()) is not None:
-                buffer, size = piece
-                take(memoryview(buffer)[:size])
-                self._free.put(buffer)
-        finally:
-            self.abandon()
+        while (piece := self._full.get()) is not None:
+            buffer, size = piece
+            take(memoryview(buffer)[:size])
+            self._free.put(buffer)
 
-    def abandon(self) -> None:
-        """Nothing more is taken. As `end`, for `take_all`."""
-        self._is_taken = False
-
-    def _next_free(self, look: Check) -> bytearray:
+    def _next_free(self, check: Check) -> bytearray:
         while True:
             try:
                 return self._free.get(timeout=_LOOK_SECONDS)
             except Empty:
-                look()
-
-
-class _NobodyTakes(Exception):  # it is no error
-    pass
+                check()

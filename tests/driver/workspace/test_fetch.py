@@ -296,3 +296,12 @@ async def test_a_cancel_does_not_wait_for_the_rest_of_a_piece(layout: Layout) ->
             await anyio.sleep(0.001)
         tasks.cancel_scope.cancel()
     assert 1 <= len(os.listdir(first.parent)) < 1000
+
+
+async def test_a_refusal_waits_for_nothing_more(layout: Layout) -> None:
+    """An archive that is refused is refused at once, also while its server sends nothing more and does not end."""
+    bad = file(b"../x") + END
+    source = Source([Answer(bad + bytes(5000), stop=len(bad), hold=anyio.Event())])
+    with anyio.fail_after(10), pytest.raises(ArchiveRefused, match=r"`\.\.` is refused"):
+        await Case(layout, source, most=100_000).fetch.run()
+    assert source.open == 0
