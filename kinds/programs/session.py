@@ -93,7 +93,7 @@ class Session:
         verdicts = [await anyio.to_thread.run_sync(self._record, item, limiter=checks) for item in items]
         self._desk.recorded()
         for verdict in verdicts:
-            self._tell(verdict)
+            self._log.judged(verdict, "an observation")
         left = ", ".join(self.left()) or "none"
         return "\n".join([*(_reply(n, verdict) for n, verdict in enumerate(verdicts, 1)), f"Still open: {left}."])
 
@@ -103,13 +103,6 @@ class Session:
     def _check(self, given: Any) -> Citation:
         anyio.from_thread.check_cancelled()
         return check(self._desk.toolkit.workspace, self._desk.repository, given)
-
-    def _tell(self, verdict: Verdict) -> None:
-        if verdict.observation is not None:
-            progress.say(f"[{self._plan.name}] recorded {progress.observation_line(verdict.observation)}")
-        else:
-            self._log.refused(f"{verdict.practice or 'an observation'}: {verdict.refusal}")
-            progress.say(f"[{self._plan.name}] refused {verdict.practice or 'an observation'}: {verdict.refusal}")
 
     def _end(self, reason: str) -> None:
         left = self.left()

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from kinds.programs import progress
 from kinds.programs.errors import CallFault
+from kinds.programs.observations import Verdict
 from kinds.programs.text import one_line
 from kinds.programs.wires import Turn, Usage
 
@@ -54,6 +55,15 @@ class SessionLog:
         if len(self.turns) < _NOTED:
             tokens = {"inputTokens": usage.input, "outputTokens": usage.output}
             self.turns.append({"seconds": round(seconds, 3), **tokens})
+
+    def judged(self, verdict: Verdict, item: str) -> None:
+        """What was reported is recorded, or refused; `item` names it where it names no practice."""
+        if verdict.observation is not None:
+            progress.say(f"[{self.name}] recorded {progress.observation_line(verdict.observation)}")
+        else:
+            refusal = f"{verdict.practice or item}: {verdict.refusal}"
+            self.refused(refusal)
+            progress.say(f"[{self.name}] refused {refusal}")
 
     def refused(self, reason: str) -> None:
         """Note why an observation or a tool call was refused."""

@@ -149,16 +149,9 @@ class CliSession:
             # A line leaves the queue once it is in the book: a cancelled look loses none.
             verdict = await anyio.to_thread.run_sync(self._replay, self._unread[0], limiter=self.site.checks)
             self._unread.popleft()
-            self._tell(verdict)
+            self.log.judged(verdict, "a report")
         if changed:
             self.office.save()
-
-    def _tell(self, verdict: Verdict) -> None:
-        if verdict.observation is not None:
-            progress.say(f"[{self.plan.name}] recorded {progress.observation_line(verdict.observation)}")
-        else:
-            self.log.refused(f"{verdict.practice or 'a report'}: {verdict.refusal}")
-            progress.say(f"[{self.plan.name}] refused {verdict.practice or 'a report'}: {verdict.refusal}")
 
     def _replay(self, line: bytes) -> Verdict:
         return journal.replay(self.office.report.book, self.plan.slugs, line, self._check)
